@@ -22,7 +22,8 @@ class Tape(TorchDispatchMode):
         self.calls.append((launch, (), {}, None))
 
     def replay(self):
-        with torch.no_grad():
+        # it may write to tensors of any mode, as a graph's kernels do
+        with torch.inference_mode():
             for function, args, kwargs, result in self.calls:
                 anew = function(*args, **kwargs)
                 for old, new in zip(tree_leaves(result), tree_leaves(anew), strict=True):

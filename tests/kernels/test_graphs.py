@@ -4,6 +4,7 @@ import pytest
 import torch
 from tape import capture
 
+from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.triton import graphs
 from rnnorm.kernels.triton.graphs import REMEMBERED, SIGHTINGS, Graphs
 
@@ -132,3 +133,26 @@ def test_there_are_none_on_the_cpu_and_none_where_they_are_unwanted(monkeypatch)
     assert graphs.current_graphs(torch.device("cpu")) is None
     monkeypatch.setenv("RNNORM_CUDA_GRAPHS", "0")
     assert graphs.current_graphs(torch.device("cuda", 0)) is None
+
+
+def test_a_refused_call_is_no_capture_that_failed(made, counted):
+    def refuses(x):
+        raise UncoveredError("200 rows")
+
+    for _ in range(SIGHTINGS + 1):
+        with pytest.raises(UncoveredError):
+            made.run(refuses, draw(6)[:1])
+    for seed in range(SIGHTINGS):
+        made.run(counted.product, draw(6, seed))
+    assert counted.captures == 1
+
+
+@pytest.mark.parametrize("first", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("then", [torch.inference_mode, torch.no_grad])
+def test_a_graph_serves_every_mode_without_gradients(made, counted, first, then):
+    calls = [draw(6, seed) for seed in range(SIGHTINGS + 1)]
+    for k, given in enumerate(calls):
+        with first() if k < SIGHTINGS else then():
+            found = made.run(counted.product, given)
+        assert same(found, Counted().product(*given))
+    assert counted.captures == 1

@@ -147,7 +147,8 @@ def check_call(
         inputs: contiguous tensors, not checked otherwise.
         options: options, not checked.
         dtypes: dtypes of x that the kernel takes.
-        uniform: whether the kernel takes one norm for all sites but the input.
+        uniform: whether the kernel takes one norm for all sites but the input, and does not return
+            every c.
         plain: whether the kernel takes neither resets, peepholes, masks nor a carry site, and of
             the norms of single rows only layer norm over the cell's own groups of gates.
         projected: whether the kernel takes an LSTM's projection.

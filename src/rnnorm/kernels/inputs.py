@@ -205,7 +205,7 @@ class Results(NamedTuple):
 
     @property
     def saved(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The tensors that only a backward pass reads."""
+        """The tensors that only a backward pass reads, without ``saved_made``."""
         return self.saved_x, self.saved_h, self.saved_c, self.saved_carried
 
 

@@ -112,6 +112,8 @@ DEVICE void gather_parts(const Exchange& e, const Thread& my, const Sums& sums, 
                          int first, int count, int n) {
   barrier.arrive();
   barrier.wait();
+  // where the wait was given up, the sums are NaN
+  const float poison = *sums.given_up ? __uint_as_float(0x7fffffffu) : 0.f;
   // there are at most 160 blocks; so many rows are on their way at once
   constexpr int EACH = 5, AT_ONCE = 4;
   for (int group = 0; group < count; ++group) {
@@ -139,7 +141,7 @@ DEVICE void gather_parts(const Exchange& e, const Thread& my, const Sums& sums, 
         }
         b = over_warp(b) / (gates * my.units);
         if (my.lane == 0 && row < n) {
-          sums.rows[site][(row * count + group) * 2] = a;
+          sums.rows[site][(row * count + group) * 2] = a + poison;
           sums.rows[site][(row * count + group) * 2 + 1] = b;
         }
       }

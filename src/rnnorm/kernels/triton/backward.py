@@ -112,7 +112,7 @@ def run_backward(
 
 def _saved(plan: Plan, results: Results) -> _Saved:
     """Return the parts of the forward pass's results by name."""
-    z_x, z_h, saved_third, saved_c = results.saved
+    z_x, z_h, saved_c, saved_third = results.saved
     frames = plan.T * plan.B
     narrow = plan.pack(results.output)
     h = saved_third[:frames] if plan.options.skips and plan.narrow else narrow
@@ -258,7 +258,11 @@ def _gradients(
         "weight_hh": d_weight_hh,
         "bias_ih": d_bias_ih,
         "bias_hh": d_bias_hh,
-        **{name: d.clone() for name, d in zip(PEEPHOLES, written.peephole, strict=True)},
+        **{
+            name: d.clone()
+            for name, weight, d in zip(PEEPHOLES, inputs.peepholes, written.peephole, strict=True)
+            if weight is not None
+        },
         "weight_hr": d_weight_hr,
         "gamma_input": d_gamma_input,
         "gamma_hidden": d_gamma,

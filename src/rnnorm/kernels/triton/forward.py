@@ -24,10 +24,10 @@ def forward_shapes(
 ) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """Return the shape and dtype of each of ``Results``.
 
-    Saved of every frame are ``W_x x``, ``W_h h``, h where the backward pass needs more digits than
-    the output has (then c as its site saw it, where it is stored otherwise), the states beside h,
-    and h before it is projected, in this order. No shape depends on the sizes; frames stand packed
-    at the front.
+    Saved of every frame are ``W_x x``, ``W_h h``, the states beside h, h where the backward pass
+    needs more digits than the output has (then c as its site saw it, where it is stored
+    otherwise), and h before it is projected, in this order. No shape depends on the sizes; frames
+    stand packed at the front.
     """
     T, B, _ = inputs.x.shape
     H, H_out, given = inputs.hidden_size, inputs.h0.size(1), inputs.x.dtype
@@ -47,8 +47,8 @@ def forward_shapes(
     for kept, form, dtype in (
         (True, (T * B, gates * H), given),
         (True, (T * B, gates * H), given),
-        (third > 0, (third * T * B, H), wide),
         (has_c, (*options.several, T * B, H), wide),
+        (third > 0, (third * T * B, H), wide),
         (inputs.weight_hr is not None, (T * B, H), given),
     ):
         shapes.append((form if save and kept else (0,), dtype))
@@ -77,7 +77,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
     results = _allocate(plan, save)
     output, absent, taken = results.output, results.all_c, results.moments
     frames, width = plan.T * plan.B, plan.gates * plan.H
-    z_x, z_h, saved_third, saved_c = results.saved
+    z_x, z_h, saved_c, saved_third = results.saved
     z_x, z_h = (z if z.numel() else inputs.x.new_empty(frames, width) for z in (z_x, z_h))
     weight_hr = inputs.weight_hr
     # h as the next step reads it, and as the cell makes it

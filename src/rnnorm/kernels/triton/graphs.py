@@ -19,9 +19,10 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.precision import float32_precision
 
-#: calls of the same shapes before they are captured
+#: which call of the same shapes is captured
 SIGHTINGS = 3
 #: how many of the last shapes are remembered
 REMEMBERED = 16
@@ -65,7 +66,9 @@ def _copy(to: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 
 def _record(capture: Capture, run: Run, arguments: Sequence[Any]) -> tuple[_Graph, list[Tensor]]:
     """Capture a pass; return its graph, and the results of a first run on the graph's memory."""
-    own = [a.clone() if _is_copied(a) else a for a in arguments]
+    # a tensor of inference mode could not be written outside it
+    with torch.inference_mode(False), torch.no_grad():
+        own = [a.clone() if _is_copied(a) else a for a in arguments]
     # compiling, loading and some allocations are not possible during a capture
     first = run(*own)
     replay, results = capture(partial(run, *own))
@@ -96,7 +99,7 @@ class Graphs:
         self._failed = False
 
     def run(self, run: Run, arguments: Sequence[Any]) -> list[Tensor]:
-        """Return ``run(*arguments)``, captured after three calls of the same shapes, then replayed.
+        """Return ``run(*arguments)``, captured at the third call of the same shapes, then replayed.
 
         Args:
             run: a function of tensors that changes none of them, and whose work on the GPU does not
@@ -117,6 +120,9 @@ class Graphs:
                 try:
                     seen.graph, results = _record(self._capture, run, arguments)
                     return results
+                except UncoveredError:
+                    # the call's own, which says nothing about captures
+                    raise
                 except RuntimeError as error:
                     self._failed = True
                     warnings.warn(

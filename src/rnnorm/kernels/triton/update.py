@@ -9,13 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rnnorm.kernels.triton.look_up import OPTIONS
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
 from rnnorm.tracing import to_device
 
 # numbers that a program reads at once
 _BLOCK = 1024
-_OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 def update(
@@ -56,7 +56,7 @@ def update(
     with torch.cuda.device_of(written[0]):  # type: ignore[no-untyped-call]
         _update[(room, len(sites))](
             *three, table, count, step,
-            EACH=isinstance(counts, Tensor), MOMENTUM=first.momentum, BLOCK=_BLOCK, **_OPTIONS,
+            EACH=isinstance(counts, Tensor), MOMENTUM=first.momentum, BLOCK=_BLOCK, **OPTIONS,
         )  # fmt: skip
     # a kernel writes memory unseen by autograd
     torch.autograd.graph.increment_version(written)
