@@ -253,6 +253,20 @@ def test_a_number_is_the_same_wherever_it_stands(tmp_path, text, number):
     assert Experiment(whole).as_dict() == whole
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["={gamma: 0.3}", ".cell=null"], {"gamma": 0.3, "cell": None}),
+        ([".cell=null", "={gamma: 0.3}"], {"gamma": 0.3}),
+        ([".gamma=0.3", "=null", ".eps=0.1"], {"eps": 0.1}),
+    ],
+)
+def test_whole_and_single_options_count_in_their_order(given, found):
+    options = [f"--model.norm_options{each}" for each in given]
+    whole = Experiment(read_recipe("demo/digits-bn").config, options).as_dict()
+    assert whole["model"]["init_args"]["norm_options"] == found
+
+
 @pytest.mark.parametrize("text", ["1:30", "0b11", "1e", "'64'x"])
 def test_text_is_no_number_on_the_command_line_either(text):
     with pytest.raises(ValueError, match=f'"batch_size": Expected a .*int.*{text}'):

@@ -89,17 +89,18 @@ def option_values(config: Mapping[str, Any]) -> dict[str, Any]:
 
 #: options of the trainer that only fit sets
 FIT_SETS = re.compile(rf"--trainer\.({'|'.join(FROM_FIT)})\b")
-_OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)\.(\w+)=(.*)", re.DOTALL)
+_OPTION = re.compile(r"--model\.(?:init_args\.)?(\w+_options)(?:\.(\w+))?=(.*)", re.DOTALL)
 _PATH = re.compile(r"--data\.(?:init_args\.)?(data_dir|file|source|target)=(.*)", re.DOTALL)
 _NO_NORM = re.compile(r"(--model\.(?:init_args\.)?norm)=[Nn]one")
 _SEED = re.compile(r"--data\.(?:init_args\.)?seed\b")
 
 
 def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Return YAML that includes paths and single options of norm, cell or dropout, then the rest.
+    """Return YAML that includes paths and the options of norm, cell and dropout, then the rest.
 
-    On the command line jsonargparse would read an option's null as the word "None", and a path
-    with a colon as a dictionary. ``--model.norm=none`` means no norm, as for ``--vary``.
+    On the command line jsonargparse would let whole options replace single ones that follow them,
+    and read an option's null as the word "None", and a path with a colon as a dictionary.
+    ``--model.norm=none`` means no norm, as for ``--vary``.
 
     Raises:
         ArgumentError: if an option's value is not YAML, or an option would have no effect: a seed
@@ -113,7 +114,9 @@ def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> 
                 value = yaml.load(match[3], YamlLoader)
             except (yaml.YAMLError, ValueError):
                 raise ArgumentError(None, f"{override} has no value that YAML reads") from None
-            arguments[match[1]] = {**(arguments.get(match[1]) or {}), match[2]: value}
+            if match[2]:
+                value = {**(arguments.get(match[1]) or {}), match[2]: value}
+            arguments[match[1]] = value
         elif match := _PATH.fullmatch(override):
             path = None if match[2] == "null" else match[2]
             _init_args(whole, "data")[match[1]] = path
