@@ -23,6 +23,9 @@ def test_the_step_that_uses_the_minutes_up_belongs_to_them():
     assert Budget(minutes=1).cut([CURVE]) == [CURVE.until(2)]
     assert Budget(minutes=0.95).cut([CURVE]) == [CURVE.until(1)]
     assert Budget(epochs=1, minutes=1).cut([CURVE]) == [CURVE.until(1)]
+    # the minutes ended this training, by a step that took longer than the others
+    slow = replace(CURVE, seconds=[31.0, 61.0, 191.0])
+    assert Budget(minutes=1.1).cut([slow, slow], [True, False]) == [slow, slow.until(2)]
 
 
 def test_without_a_budget_curves_go_as_far_as_the_shortest_that_did_not_diverge():

@@ -57,6 +57,15 @@ def test_other_trainings_in_the_folder_are_not_taken_for_these(tmp_path):
         compare([LSTM, BN], tmp_path, epochs=1, overrides=wider)
 
 
+def test_trainings_of_a_version_with_fewer_options_are_still_these(tmp_path):
+    curves = compare([LSTM, BN], tmp_path, epochs=1, overrides=TINY)
+    for path in tmp_path.glob("*/config.yaml"):
+        config = yaml.safe_load(path.read_text())
+        config["trainer"].pop("reload_dataloaders_every_n_epochs")
+        path.write_text(yaml.safe_dump(config))
+    assert compare([LSTM, BN], tmp_path, epochs=1, overrides=TINY) == curves
+
+
 def test_recipes_of_one_file_name_are_refused_before_any_training(tmp_path):
     paths = [tmp_path / folder / "net.yaml" for folder in "ab"]
     for path in paths:

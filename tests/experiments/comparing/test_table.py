@@ -38,6 +38,9 @@ def test_training_scores_have_a_column_where_runs_kept_them():
     head, lstm, bn, *_ = comparison_table([*kept, *CURVES[2:]], ACCURACY).splitlines()
     assert cells(head)[2] == "in training"
     assert cells(lstm)[3] == "71.5 ± 0.7"
+    # the last validation of the second is within an epoch
+    kept[1] = replace(kept[1], trained=[30.0, 60.0, nan])
+    assert cells(comparison_table(kept, ACCURACY).splitlines()[1])[3] == "71.0"
     assert cells(bn)[3] == "30"
 
 

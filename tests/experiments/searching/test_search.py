@@ -224,6 +224,12 @@ def test_what_cannot_be_searched_is_refused_before_there_is_a_study(recipe):
     for name in (RATE, "optimizer.lr"):
         with pytest.raises(ValueError, match=f"--{name}=1 has no effect.*draws that option"):
             search(**recipe() | {"overrides": [f"--{name}=1"]})
+    with pytest.raises(
+        ValueError, match=r"--trainer\.max_epochs=2 has no effect.*draws that option"
+    ):
+        search(**recipe(**{"trainer.max_epochs": {"choices": [1]}}) | {"epochs": 2})
+    with pytest.raises(ValueError, match=r"search\.space must name options, got 1"):
+        trial.space_of({1: {"choices": [1]}})
     for wrong in ({"trials": 0}, {"epochs": -1}):
         with pytest.raises(ValueError, match="must be at least 1"):
             search(**recipe() | wrong)

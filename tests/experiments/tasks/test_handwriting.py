@@ -129,7 +129,7 @@ def test_a_seed_has_its_drawing():
 
 @pytest.mark.parametrize("temperature", [-1, float("nan"), float("inf")])
 def test_a_temperature_out_of_range(temperature):
-    with pytest.raises(ValueError, match="temperature must be at least 0, got"):
+    with pytest.raises(ValueError, match="temperature must be at least 0 and finite, got"):
         drawn(model(), temperature=temperature)
 
 

@@ -104,6 +104,15 @@ def test_a_test_of_another_step_of_the_best_epoch_is_not_our_number(tiny):
     assert replace(outcome, tests=older).ours() == outcome.ours()
 
 
+def test_without_a_validation_the_last_step_is_what_is_tested(tiny):
+    run = fit(RECIPE, overrides=[*tiny, "--trainer.limit_val_batches=0"])
+    measure(run.folder)
+    outcome = read_outcome(run.folder)
+    assert outcome.best is None
+    assert outcome.ours() is not None
+    assert replace(outcome, steps=outcome.steps + 1).ours() is None
+
+
 def test_a_validation_that_stops_the_training_within_an_epoch_is_in_what_came_out(tiny):
     stop = EarlyStopping("val/accuracy", mode="max", stopping_threshold=0.0)
     given = [*tiny, "--trainer.val_check_interval=3"]

@@ -23,6 +23,9 @@ def test_a_run_of_an_earlier_version_is_called_by_its_recipe():
         "--data.init_args.data_dir=/data",
         "--data.init_args.eval_batch_size=9",
         "--trainer.devices=2",
+        "--trainer.strategy=ddp",
+        "--trainer.max_time=00:01:00:00",
+        "--trainer.min_epochs=2",
     ],
 )
 def test_how_long_and_where_it_trains_makes_no_other_training(option):

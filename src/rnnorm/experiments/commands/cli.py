@@ -81,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0, 1 if the command failed, 2 if it was misspelt or its device is
-        missing, 130 after Ctrl-C, 143 after SIGTERM, 141 if the reader of the output has closed it.
+        missing, 3 if a check ran out of time, 130 after Ctrl-C, 143 after SIGTERM, 141 if the
+        reader of the output has closed it.
     """
     _open_streams()
     for stream in (sys.stdout, sys.stderr):

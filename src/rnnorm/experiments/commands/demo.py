@@ -24,6 +24,7 @@ def add_options(parser: ArgumentParser) -> None:
     own.option("picture", "FILE")
     own.option("seeds", "N")
     own.option("epochs", "N")
+    options.trust(parser)
     options.overrides(parser)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rnnorm.experiments.commands import options
+from rnnorm.experiments.console import check_at_least
 
 HELP = "let a trained model continue a text, translate, transcribe recordings or draw"
 USAGE = (
@@ -26,7 +27,7 @@ def add_options(parser: ArgumentParser) -> None:
     drawing = options.Arguments(parser, "trained.draw.draw")
     text.word("run", "RUN", type=options.recipe_or_run)
     text.option("checkpoint", "FILE", "--ckpt")
-    recording.word("recordings", "WAV", nargs="*")
+    recording.word("recordings", "WAV", nargs="*", default=[])
     text.option("scale", choices=options.SCALES)
     drawing.option("data_dir", "DIR")
     # a text and a drawing have different defaults
@@ -74,6 +75,8 @@ def run(recordings: list[str], source: str | None, out: str | None, **given: Any
     """
     # each function has its own defaults
     given = {name: value for name, value in given.items() if value is not None}
+    for name in ("sentences", "max_length"):
+        check_at_least(1, **{f"--{name.replace('_', '-')}": given.get(name)})
     what = _asked_for({"WAV": recordings, "--from": source, "--out": out})
     _refuse_others(what, given)
     if what == "WAV":

@@ -53,17 +53,27 @@ class Budget:
             self.minutes is not None and outcome.seconds >= 60 * self.minutes
         )
 
-    def cut(self, curves: Sequence[Curve]) -> list[Curve]:
-        """Cut curves to the budget; without one, to the shortest curve that did not diverge."""
+    def ended(self, outcome: Outcome) -> bool:
+        """Tell whether these minutes ended a training."""
+        return self.minutes is not None and outcome.minutes == self.minutes
+
+    def cut(self, curves: Sequence[Curve], ended: Sequence[bool] = ()) -> list[Curve]:
+        """Cut curves to the budget; without one, to the shortest curve that did not diverge.
+
+        Args:
+            curves: the curves.
+            ended: whether the budget's minutes ended each training, whose last step then counts.
+        """
         if self.epochs is None and self.minutes is None:
             ends = [c.steps[-1] if c.steps else 0 for c in curves if not c.diverged]
             last = min(ends, default=0)
             return [c.until(sum(step <= last for step in c.steps)) for c in curves]
-        return [self._within(c) for c in curves]
+        ended = ended or [False] * len(curves)
+        return [self._within(c, e) for c, e in zip(curves, ended, strict=True)]
 
-    def _within(self, curve: Curve) -> Curve:
+    def _within(self, curve: Curve, ended: bool) -> Curve:
         epochs = math.inf if self.epochs is None else self.epochs
-        seconds = math.inf if self.minutes is None else 60 * self.minutes
+        seconds = math.inf if self.minutes is None or ended else 60 * self.minutes
         # the step during which the minutes end is within the budget
         starts = [s - s / n for s, n in zip(curve.seconds, curve.steps, strict=True)]
         cut = curve.until(

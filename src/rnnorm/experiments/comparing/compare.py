@@ -33,9 +33,9 @@ from rnnorm.experiments.trained.curve import Curve, as_csv, read_curve
 from rnnorm.experiments.trained.outcome import read_outcome
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.folder import read_run
+from rnnorm.experiments.training.folder import rebuild
 from rnnorm.experiments.training.progress import StepsBar, steps_bar
-from rnnorm.experiments.training.run_names import LAST, is_recipe, is_run, runs_in
+from rnnorm.experiments.training.run_names import LAST, has_checkpoint, is_recipe, is_run, runs_in
 from rnnorm.experiments.training.score import Score
 
 
@@ -142,7 +142,8 @@ def compare(
             curves.append(curve)
             tqdm.write(_line(curve, score))
             sys.stdout.flush()
-    whole, curves = curves, budget.cut(curves)
+    ended = [has_checkpoint(e.folder) and budget.ended(read_outcome(e.folder)) for e in entries]
+    whole, curves = curves, budget.cut(curves, ended)
     for before, curve in zip(whole, curves, strict=True):
         if len(curve.steps) < len(before.steps):
             last = counted(curve.steps[-1] if curve.steps else 0, "step")
@@ -190,8 +191,9 @@ def is_done(entry: Entry, budget: Budget) -> bool:
         return True
     if not is_run(entry.folder):
         return False
-    existing, _ = read_run(entry.folder, entry.recipe, entry.scale)
-    if found := list(differences(training_of(existing), training_of(entry.config))):
+    # building adds the defaults of arguments that later versions brought
+    existing, _ = rebuild(entry.folder, entry.recipe, entry.scale)
+    if found := list(differences(training_of(existing.as_dict()), training_of(entry.config))):
         raise ValueError(
             f"{entry.folder} holds another training: {'; '.join(found)}. Name another --out"
         )

@@ -39,7 +39,10 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
                 model,
                 spread([c.values[-1] for c in whole[model] if c.values], score) + _diverged(own),
                 spread([best(c, score) for c in whole[model] if c.values], score),
-                spread([c.trained[-1] for c in whole[model] if c.trained], score),
+                # a last validation within an epoch has no training score
+                spread(
+                    [v for c in whole[model] for v in c.trained[-1:] if math.isfinite(v)], score
+                ),
                 f"{mean.steps[-1]}" if mean.steps else "",
                 f"{statistics.median(milliseconds):.1f}" if milliseconds else "",
                 "" if goal is None else _reaches(mean, score, goal),

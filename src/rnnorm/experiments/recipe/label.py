@@ -18,9 +18,13 @@ _NOT_IN_LABEL = (
     "log_every_n_steps",
     "max_epochs",
     "max_steps",
+    "max_time",
+    "min_epochs",
+    "min_steps",
     "num_nodes",
     "seed",
     "seed_everything",
+    "strategy",
 )
 
 

@@ -117,7 +117,7 @@ def fold(cells: Sequence[Cell]) -> Cell:
     if len(found) < len(cells):
         note = "; ".join([*([note] if note else []), f"{len(found)} of {len(cells)} seeds"])
     if len(set(values)) == 1 or not all(map(isfinite, values)):
-        return Cell(f"{fmean(values):.4g}" if len(found) > 1 else found[0].value, note)
+        return Cell(found[0].value if len(set(values)) == 1 else f"{fmean(values):.4g}", note)
     # two digits of the deviation, and as many of the mean as it leaves certain
     return Cell(with_deviation(values, max(0, 1 - floor(log10(stdev(values))))), note)
 

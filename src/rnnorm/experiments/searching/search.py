@@ -110,10 +110,10 @@ def search(
         raise ValueError(f"pruner must be one of {', '.join(_PRUNERS)}, got {pruner!r}")
     space = space_of(chosen.search["space"])
     refuse_file(out)
+    overrides = training_options(epochs, overrides=overrides)
     names = {option_name(name) for name in space}
     if twice := [option for option in overrides if option_name(option) in names]:
         raise ValueError(f"{twice[0]} has no effect: the recipe's search draws that option")
-    overrides = training_options(epochs, overrides=overrides)
     # unknown options are refused before a study is made
     score = score_of(Experiment(chosen.config, [*overrides, *as_options(any_of(space))]).model)
     about = {

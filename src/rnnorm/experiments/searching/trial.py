@@ -144,8 +144,10 @@ def space_of(ranges: Mapping[str, Any]) -> dict[str, BaseDistribution]:
     """Read a recipe's ``search.space``: for each option ``choices``, or ``low``, ``high``, ``log``.
 
     Raises:
-        ValueError: if an option has another form, or its range is invalid.
+        ValueError: if an option has no name or another form, or its range is invalid.
     """
+    if wrong := [option for option in ranges if not isinstance(option, str)]:
+        raise ValueError(f"search.space must name options, got {wrong[0]!r}")
     return {option: _distribution(option, given) for option, given in ranges.items()}
 
 

@@ -12,7 +12,7 @@ from rnnorm.experiments.trained.measurement import Measurement, Statistics, read
 from rnnorm.experiments.training.checkpoint import newest_checkpoint
 from rnnorm.experiments.training.folder import read_about
 from rnnorm.experiments.training.metrics import DIVERGED, read_metrics
-from rnnorm.experiments.training.run_names import BEST
+from rnnorm.experiments.training.run_names import BEST, LAST
 from rnnorm.experiments.training.score import SAMPLING_ERROR
 
 
@@ -80,6 +80,8 @@ class Outcome:
     ) -> dict[str, float]:
         """Return the test metrics of the best epoch, measured on the recipe's own data.
 
+        Without a validation they are those of the last step.
+
         Args:
             statistics: the statistics of the measurement; a model without batch statistics has only
                 ``"population"``.
@@ -90,9 +92,12 @@ class Outcome:
         """
         found: dict[str, float] = {}
         for test in self.tests:
-            same = (test.checkpoint, test.epoch) == (BEST, self.best_epoch) and (
-                None in (test.step, self.best_step) or test.step == self.best_step
-            )
+            if self.best is None:
+                same = (test.checkpoint, test.step) == (LAST, self.steps)
+            else:
+                same = (test.checkpoint, test.epoch) == (BEST, self.best_epoch) and (
+                    None in (test.step, self.best_step) or test.step == self.best_step
+                )
             kind = (test.statistics or "population", test.length)
             if same and kind == (statistics, length) and not test.overrides and not test.estimated:
                 found = test.metrics

@@ -117,6 +117,8 @@ class Experiment(LightningCLI):
             raise ValueError(f"seed_everything must be a number, got {str(seed).lower()}")
         if seed is not None and not 0 <= seed < 2**32:
             raise ValueError(f"seed_everything must be from 0 to {2**32 - 1}, got {seed}")
+        if self.config["data"] is None:
+            raise ValueError("data must name the class of a data set, got null")
         check_values(self.config)
         trainer = self.config["trainer"]
         for name in ("callbacks", "plugins"):

@@ -165,10 +165,6 @@ class ClozeBatch(NamedTuple):
     candidates: Tensor
     answers: Tensor
 
-    def to(self, device: torch.device | str) -> ClozeBatch:
-        """Copy the minibatch to another device."""
-        return ClozeBatch(*(part.to(device) for part in self))
-
 
 class QuestionBatches(WholeMinibatches[ClozeBatch]):
     """Minibatches of random questions, whose placeholders are shuffled again in each epoch.

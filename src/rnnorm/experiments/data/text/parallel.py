@@ -147,10 +147,6 @@ class ParallelBatch(NamedTuple):
     target: Tensor
     target_lengths: Tensor
 
-    def to(self, device: torch.device | str) -> ParallelBatch:
-        """Copy the minibatch to another device."""
-        return ParallelBatch(*(part.to(device) for part in self))
-
 
 class ParallelBatches(WholeMinibatches[ParallelBatch]):
     """Minibatches of random pairs; without a seed, of all pairs in the order of the data.

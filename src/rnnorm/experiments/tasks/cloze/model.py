@@ -115,7 +115,8 @@ class ClozeReader(RecurrentModel):
         """
         numbering = data.numbering
         assert numbering is not None
-        batch = next(iter(data.val_dataloader())).to(self.device)
+        batch = next(iter(data.val_dataloader()))
+        batch = self.transfer_batch_to_device(batch, self.device, 0)
         scores, s = self(batch)
 
         def words(numbers: Tensor) -> list[str]:
@@ -156,7 +157,7 @@ class ClozeReader(RecurrentModel):
 
     def statistics_step(self, batch: ClozeBatch) -> None:
         """Run the model over a minibatch to collect its statistics."""
-        self(batch.to(self.device))
+        self(self.transfer_batch_to_device(batch, self.device, 0))
 
     def evaluate(self, name: str, batch: ClozeBatch) -> None:
         """Log error and cross-entropy of a minibatch."""

@@ -168,7 +168,7 @@ class Writer(RecurrentModel):
             ValueError: if ``temperature`` is negative or not finite.
         """
         if not 0 <= temperature < float("inf"):
-            raise ValueError(f"temperature must be at least 0, got {temperature}")
+            raise ValueError(f"temperature must be at least 0 and finite, got {temperature}")
         self.eval()
         like = self.head.weight
         offsets, pen = beginning or (like.new_zeros(0, 2), torch.zeros(0).long())

@@ -182,7 +182,7 @@ class Translator(RecurrentModel):
 
     def statistics_step(self, batch: ParallelBatch) -> None:
         """Run over a minibatch to collect its statistics, fed with the truth or freely."""
-        batch = batch.to(self.device)
+        batch = self.transfer_batch_to_device(batch, self.device, 0)
         if self.hparams["statistics"] == "free":
             at, limit = self.encode(batch.source, batch.source_lengths), self.hparams["limit"]
             write(self.decoder, at, writing_freely(len(batch[1]), limit, self.device))
