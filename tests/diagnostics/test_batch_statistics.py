@@ -35,6 +35,15 @@ def test_the_values_are_those_of_training_without_dropout_and_noise(model):
     assert not torch.allclose(got, model(x))
 
 
+def test_a_selected_horizon_stays(model):
+    model.rnn = type(model.rnn)(3, 4, norm=rnnorm.BatchNorm(horizon=10))
+    model.train()(torch.randn(5, 6, 3))
+    rnnorm.select_horizon(model, lambda model: abs(len(model.rnn.population_input_l0) - 4))
+    with batch_statistics(model.eval()):
+        model(torch.randn(7, 6, 3))
+    assert len(model.rnn.population_input_l0) == 4
+
+
 DRAWING = {
     "masks": lambda: rnnorm.LSTM(
         3, 4, norm="batch", recurrent_dropout=rnnorm.SequenceDropout(hidden=0.5)

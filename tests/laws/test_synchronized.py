@@ -35,6 +35,7 @@ from rnnorm import (
     LSTMCell,
     average_population,
     freeze,
+    select_horizon,
     synchronize,
     update_bn,
 )
@@ -334,6 +335,18 @@ def check_groups_side_by_side(rank, group, world):
     # neither group waits for the other, nor adds up with it
     rows = layer.population_recurrent_l0.rows
     assert rows.tolist() == [(16, 8)[rank // 2]] * len(rows)
+
+
+def check_update_bn_where_ranks_keep_other_numbers_of_steps(rank, group, world):
+    if group is not None:
+        return
+    layer = LSTM(3, 4, norm=BatchNorm(horizon=10))
+    layer(torch.randn(9, 8, 3))
+    select_horizon(layer, lambda model: abs(len(model.population_input_l0) - 4))
+    update_bn([torch.randn(5 + rank, 8, 3)], layer)
+    # steps that some ranks lack have few rows
+    rows = layer.population_input_l0.rows
+    assert rows.tolist() == [8 * world] * 5 + [0] * (world - 1)
 
 
 def check_gradient_norms_of_one_rank(rank, group, world):

@@ -1,5 +1,6 @@
 """A layer that keeps its states gives in pieces what one call over the whole gives."""
 
+import contextlib
 import copy
 import pickle
 
@@ -11,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import rnnorm
 from own_cell import LiGRU
 from rnnorm import tracing
+from rnnorm.diagnostics import batch_statistics
 
 LAYERS = {
     "LSTM": lambda **options: rnnorm.LSTM(3, 4, 2, **options),
@@ -343,3 +345,47 @@ def test_neither_fold_nor_export_takes_it():
             torch.export.export(stateful, (frames(2),))
     with pytest.raises(RuntimeError, match="take its layer"):
         torch.jit.trace(stateful, (frames(2),))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_statistics_that_are_taken_meanwhile_disturb_no_state(fails):
+    stream = make("LSTM", initial_noise=0.0).train()
+    stream(frames(5))
+    before = stream.state
+    with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+        rnnorm.update_bn((frames(5 // (k < 1 or not fails), 16) for k in range(2)), stream)
+    stream.eval()
+    with batch_statistics(stream):
+        stream(frames(4, 16))
+    stream.train()
+    assert all(map(torch.equal, before, stream.state))
+    stream(frames(5))
+
+
+def test_ages_and_flags_keep_their_dtype():
+    stream = make("GRU")
+    stream(frames(5), lengths=[5, 3, 1])
+    stream.reset([1])
+    stream.type(torch.float32)
+    stream(frames(2).float())
+    assert stream.age.tolist() == [7, 2, 3]
+
+
+@pytest.mark.parametrize("wrong", ["list", "dense", "packed"])
+def test_a_wrong_reset_is_refused_where_rows_begin_anew(wrong):
+    stream, x = make("GRU"), frames(5)
+    flags = torch.zeros(5, 3, dtype=torch.bool)
+    packed = pack_padded_sequence(x, [5, 5, 5])
+    given, reset = {
+        "list": (x, flags.tolist()),
+        "dense": (packed, flags),
+        "packed": (x, packed._replace(data=flags.flatten())),
+    }[wrong]
+    said = []
+    for rows in (None, [0]):
+        stream(x)
+        stream.reset(rows)
+        with pytest.raises((TypeError, RuntimeError)) as raised:
+            stream(given, reset=reset)
+        said.append((raised.type, str(raised.value)))
+    assert said[0] == said[1]

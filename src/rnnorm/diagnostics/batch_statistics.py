@@ -9,7 +9,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rnnorm.layers.normalised_module import Recurrence, temporarily
+from rnnorm.layers.stateful import states_apart
 from rnnorm.norm.frozen_population import FrozenPopulation
+from rnnorm.norm.population import Population
 
 
 def batch_normalised(model: nn.Module) -> list[nn.Module]:
@@ -23,11 +25,11 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     """Let a model in evaluation mode normalise by each minibatch's own statistics.
 
     This includes ordinary batch norm layers, such as :class:`torch.nn.BatchNorm1d`. Nothing is
-    random: no dropout, no noise on h_0, no sampled boundaries. Afterwards everything, including
-    the population statistics, is as before. A minibatch needs at least two rows, or two frames
-    with sequence scope. Synchronised layers (:func:`rnnorm.synchronize`) use the rows of all
-    ranks, each of which then has to call them. Frozen parts (:func:`rnnorm.freeze`) use their
-    population statistics.
+    random: no dropout, no noise on h_0, no sampled boundaries. A :class:`rnnorm.Stateful` begins
+    anew. Afterwards everything, including states and population statistics, is as before. A
+    minibatch needs at least two rows, or two frames with sequence scope. Synchronised layers
+    (:func:`rnnorm.synchronize`) use the rows of all ranks, each of which then has to call them.
+    Frozen parts (:func:`rnnorm.freeze`) use their population statistics.
 
     Args:
         model: in evaluation mode.
@@ -40,11 +42,19 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     if not layers and any(isinstance(module, FrozenPopulation) for module in model.modules()):
         raise RuntimeError("a frozen model has no batch statistics: take the one it is a copy of")
     before = [{name: b.clone() for name, b in layer.named_buffers()} for layer in layers]
+    populations = [m for layer in layers for m in layer.modules() if isinstance(m, Population)]
+    rows = [len(population) for population in populations]
     try:
         # only these layers are in training: others stay in evaluation
         calm = {"dropout": 0.0, "initial_noise": 0.0, "_draws": False}
-        with temporarily(layers, training=True, _population_serves=False, **calm):
+        with (
+            states_apart(model.modules()),
+            temporarily(layers, training=True, _population_serves=False, **calm),
+        ):
             yield
     finally:
         for layer, buffers in zip(layers, before, strict=True):
             layer.load_state_dict(buffers, strict=False)
+        for population, count in zip(populations, rows, strict=True):
+            # loading has added the rows of a horizon
+            population.resize(count)

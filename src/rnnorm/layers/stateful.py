@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -85,7 +86,10 @@ class Stateful(nn.Module):
 
     @property
     def state(self) -> Any:
-        """Return the states that the next call continues, as ``hx``; None if it begins anew."""
+        """Return the states that the next call continues, as ``hx`` of a batch; None without.
+
+        Rows that :meth:`reset` lets begin anew still have their old states here.
+        """
         kept = self._kept.get(self.layer.training)
         if kept is None:
             return None
@@ -187,12 +191,25 @@ class Stateful(nn.Module):
         """Move the states with the parameters."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for mode, (state, age, anew) in self._kept.items():
-            self._kept[mode] = _Kept(
-                tuple(map(fn, state)),
-                fn(age) if isinstance(age, Tensor) else age,
-                None if anew is None else fn(anew),
-            )
+            state = tuple(map(fn, state))
+            # fn may convert integers and bools to another dtype
+            device = state[0].device
+            age = age.to(device) if isinstance(age, Tensor) else age
+            self._kept[mode] = _Kept(state, age, None if anew is None else anew.to(device))
         return self
+
+
+@contextmanager
+def states_apart(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Let every :class:`Stateful` begin anew within the context, and go on afterwards as before."""
+    before = [(module, module._kept) for module in modules if isinstance(module, Stateful)]
+    try:
+        for module, _ in before:
+            module._kept = {}
+        yield
+    finally:
+        for module, kept in before:
+            module._kept = kept
 
 
 def _count(input: Tensor | PackedSequence, batch_first: bool) -> int:
@@ -257,11 +274,12 @@ def _from_the_first_frame(
         first[:, 0] = anew
     else:
         first[:1] = anew
-    given = reset.data if isinstance(reset, PackedSequence) else reset
-    if given is not None:
-        if given.dtype != torch.bool or given.shape != first.shape:
+    if reset is not None:
+        if not isinstance(reset, PackedSequence if packed else Tensor):
             return reset
-        first |= given
+        if reset.data.dtype != torch.bool or reset.data.shape != first.shape:
+            return reset
+        first |= reset.data
     if not packed:
         return first
     like = input if reset is None else reset

@@ -76,11 +76,9 @@ def average_population(model: nn.Module, process_group: Any = None) -> None:
     for module in model.modules():
         if isinstance(module, FrozenPopulation):
             continue
-        if isinstance(module, Population):
-            longest = torch.tensor([len(module)], device=module.mean.device)
-            all_reduce(longest, distributed.ReduceOp.MAX, group=process_group)
-            module.grow(int(longest), agreed=True)
-        elif not (isinstance(module, _BatchNorm) and module.track_running_stats):
+        if not isinstance(module, Population) and not (
+            isinstance(module, _BatchNorm) and module.track_running_stats
+        ):
             continue
         for count in sum_over_ranks(module, process_group):
             count.copy_((count + world - 1) // world)
@@ -92,6 +90,11 @@ def sum_over_ranks(module: Population | _BatchNorm, group: Any = None) -> list[t
     Returns:
         the summed counts.
     """
+    if isinstance(module, Population):
+        # ranks may have seen sequences of other lengths
+        longest = torch.tensor([len(module)], device=module.mean.device)
+        all_reduce(longest, distributed.ReduceOp.MAX, group=group)
+        module.grow(int(longest), agreed=True)
     batches = module.num_batches_tracked
     assert batches is not None
     counts, weights = [batches], {"running_mean": batches, "running_var": batches}

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.layers.normalised_module import Recurrence, temporarily
+from rnnorm.layers.stateful import states_apart
 from rnnorm.model.synchronize import sum_over_ranks
 from rnnorm.norm.frozen_population import FrozenPopulation, unfrozen_populations
 from rnnorm.norm.population import Population
@@ -34,9 +35,10 @@ def update_bn(
 
     It replaces :func:`torch.optim.swa_utils.update_bn`: ordinary batch norm layers are re-estimated
     too. Meanwhile the model's own ``training`` is False, so that dropout is off, and
-    ``initial_noise`` is on. Training modes and momenta are restored afterwards, and after an error
-    the statistics too. Frozen parts (:func:`rnnorm.freeze`) are left as they are. For a model
-    without batch norm nothing happens but a warning.
+    ``initial_noise`` is on; a :class:`Stateful` begins anew. Training modes, momenta and kept
+    states are restored afterwards, and after an error the statistics too. Frozen parts
+    (:func:`rnnorm.freeze`) are left as they are. For a model without batch norm nothing happens
+    but a warning.
 
     Under torch.distributed every rank calls this function with its own loader, and all get the
     average over all loaders. A synchronised layer (:func:`rnnorm.synchronize`) needs the same
@@ -80,6 +82,7 @@ def update_bn(
     before = {module: copy_buffers(module) for module in populations}
     try:
         with (
+            states_apart(modules),
             temporarily(modules, training=False),
             temporarily(active, training=True, momentum=None, dropout=0.0, _draws=False),
         ):
@@ -98,7 +101,7 @@ def update_bn(
         if own and not any([module.num_batches_tracked.any() for module in own]):
             raise ValueError(
                 "loader must have a minibatch of at least two rows that runs through the layers of "
-                "model: no statistic could be taken"
+                "model, with finite values: no statistic could be taken"
             )
         for module in own:
             module.forget_rare_steps()
