@@ -208,3 +208,11 @@ def test_picture_names_gammas_and_models(axes):
 def test_there_are_no_gradients_in_inference_mode():
     with pytest.raises(RuntimeError, match="must not be called in inference mode"):
         gradient_norms(nn.GRU(2, 3), last_output, torch.randn(T, 2, 2))
+
+
+def test_a_state_that_zoneout_keeps_is_the_one_that_the_next_step_reads():
+    zoneout = rnnorm.Zoneout(cell=0.0, hidden=0.5)
+    lstm = rnnorm.LSTM(I, H, recurrent_dropout=zoneout, dtype=torch.float64).eval()
+    norms = gradient_norms(lstm, lambda result: result[0].sum(), torch.randn(T, B, I).double())
+    # nothing follows the last state, of which each number has a gradient of 1
+    assert norms[-1].item() == pytest.approx((B * H) ** 0.5)

@@ -26,6 +26,14 @@ def test_statistics_are_those_of_each_site_and_step():
     torch.testing.assert_close(var, model.rnn.population_cell_l0.var)
 
 
+def test_a_layer_may_have_the_name_of_another_ones_statistics():
+    model = nn.ModuleDict({name: rnnorm.RNN(3, 4, norm="batch") for name in ("a", "population_a")})
+    for layer in model.values():
+        layer(torch.randn(6, 5, 3))
+    names = [f"{name}.{site}_l0" for name in model for site in ("input", "recurrent")]
+    assert list(population_statistics(model)) == names
+
+
 def test_steps_after_the_last_statistic_are_left_out():
     model = Model(rnnorm.BatchNorm(horizon=9))
     model(torch.randn(6, 5, 3))

@@ -40,6 +40,10 @@ def test_a_boundary_changes_the_colour_behind_its_point(axes):
     line = torch.tensor([[0.0, 0, 0]] + [[1, 0, 0]] * 2 + [[1, 0, 2]])
     plot_strokes(axes, [line, line], boundaries=boundaries)
     assert [line.get_color() for line in axes.lines] == ["C0", "C1", "C1", "C1", "C1", "C1"]
+    axes.clear()
+    dots = torch.tensor([[0.0, 0, 1], [1, 0, 1], [1, 0, 2]])
+    plot_strokes(axes, [dots], boundaries=[torch.tensor([0.0, 1, 0])])
+    assert [line.get_color() for line in axes.lines] == ["C0", "C0", "C1"]
     with pytest.raises(ValueError, match=r"boundaries must be \[\(4,\)\].* got \[\(3,\)\]"):
         plot_strokes(axes, [line], boundaries=[torch.zeros(3)])
 

@@ -37,7 +37,9 @@ def population_statistics(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
             counted = module.num_batches_tracked.nonzero()
             if len(counted):
                 steps = torch.arange(int(counted.max()) + 1, device=counted.device)
-                statistics[name.replace("population_", "")] = module.at(steps)
+                # the name of a layer may begin alike
+                path, _, site = name.rpartition("population_")
+                statistics[path + site] = module.at(steps)
     if not statistics:
         raise ValueError("model has taken no population statistics per time step")
     return statistics

@@ -34,7 +34,7 @@ def plot_strokes(
         given: lines to this many first points are grey: the part that a model was given.
         boundaries: ``(N,)`` for each drawing: more than 1/2 where a segment ends at a point, such
             as the boundaries of a layer of :class:`rnnorm.HMLSTM`. Consecutive segments have
-            different colours. None draws in black.
+            different colours, and none is grey. None draws in black.
 
     Raises:
         ValueError: if there is no drawing, one is not ``(N, 3)`` with at least one point, or the
@@ -61,8 +61,8 @@ def plot_strokes(
         y = (at[:, 1] + side * (number // columns)).tolist()
         colours = ["0.6" if k < given else "black" for k in range(len(x))]
         if boundaries is not None:
-            segments = (boundaries[number].detach().cpu() > 0.5).cumsum(0).roll(1)
-            colours = [_COLOURS[segment % len(_COLOURS)] for segment in segments.tolist()]
+            ended = (boundaries[number].detach().cpu() > 0.5).cumsum(0).tolist()
+            colours = [_COLOURS[segment % len(_COLOURS)] for segment in [0, *ended[:-1]]]
         for k in range(len(x)):
             if k and not lifted[k - 1]:
                 axes.plot(x[k - 1 : k + 1], y[k - 1 : k + 1], color=colours[k], linewidth=1.2)

@@ -21,7 +21,12 @@ from rnnorm.norm.spec import Norm, field_of
 Site = Callable[[Tensor, int], Tensor] | None
 
 
-def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -> LayerResult:
+def layer(
+    call: LayerCall,
+    *,
+    make_site: Callable[..., BatchSite] = BatchSite,
+    watch: Callable[[State], object] | None = None,
+) -> LayerResult:
     """Run a cell over the active rows of every step.
 
     Products are computed in the dtype of ``x``, everything else in float32 or wider.
@@ -29,7 +34,8 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
     Args:
         call: the layer and its tensors.
         make_site: makes the normalisation of a batch-normalised site; an argument of this kernel
-            alone.
+            alone, as the next one.
+        watch: is called with the states after each step, as the next step reads them.
 
     Raises:
         ValueError: if the cell asks for a batch-normalised site twice at a step, in training.
@@ -118,6 +124,8 @@ def layer(call: LayerCall, *, make_site: Callable[..., BatchSite] = BatchSite) -
             now = [None if zone is None else zone[t][:n] for zone in zones]
             state = zone_out(now, before, state)
             output = state[0] if output is first else output
+        if watch is not None:
+            watch(state)
         outputs.append(output)
         if call.all_states:
             steps.append(state)
