@@ -94,6 +94,17 @@ def test_explain_refuses_another_input(given, error, said):
         rnnorm.explain(rnnorm.LSTM(4, 8), given)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("lengths", [(4, 4), (4, 2)])
+def test_explain_of_nested_input_is_what_its_call_does(lengths):
+    rows = [torch.randn(length, 3) for length in lengths]
+    x = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    model = rnnorm.LSTM(3, 4, batch_first=True)
+    kernel, before = explained(model, x).kernel, dispatch.calls.copy()
+    model(x)
+    assert dispatch.calls - before == {kernel: 1}
+
+
 def test_explain_is_what_the_next_call_does():
     x = torch.randn(4, 2, 3)
     for model, given in (

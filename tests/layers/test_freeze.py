@@ -116,6 +116,10 @@ def test_it_refuses_to_train_and_to_take_statistics(plain):
     with pytest.raises(RuntimeError, match="a frozen model keeps its statistics"):
         rnnorm.update_bn([plain.input(rows=8)], frozen)
     assert not frozen.training
+    before = frozen.weight_hh_l0.clone()
+    with pytest.raises(RuntimeError, match="a frozen model keeps its statistics"):
+        frozen.reset_parameters()
+    assert torch.equal(frozen.weight_hh_l0, before)
     with pytest.raises(RuntimeError, match="a frozen model cannot train"):
         frozen.train()(plain.input(rows=8))
 

@@ -160,10 +160,31 @@ def test_a_cell_that_reads_frames_is_as_one_that_gets_the_input_term(norm):
 def test_a_scope_or_site_that_the_cell_lacks_is_an_error():
     with pytest.raises(ValueError, match=r"norm.input must be 'frame' or None for Frames"):
         layer(Frames(), 3, 4, norm="bn-e*")
+    # another input term than W_x x is normalised step by step
+    Two = type("Two", (rnnorm.Cell,), {"sites": ("input", "recurrent", "joint", "input_2")})
+    with pytest.raises(ValueError, match=r"norm.input must be 'frame' or None for Two"):
+        layer(Two(), 3, 4, norm="bn-e*")
     with pytest.raises(ValueError, match=r"norm.joint must be None for IndRNN"):
         layer(IndRNN(), 3, 4, norm="joint")
     with pytest.raises(ValueError, match=r"norm.carry must be None for Leaky"):
         layer(Leaky(), 3, 4, norm="carry")
+
+
+def test_a_site_that_is_asked_for_late_serves_the_few_rows_that_are_left():
+    class Late(rnnorm.Cell):
+        sites = ("input", "recurrent", "joint", "recurrent_2")
+
+        def step(self, weights, x_term, state, normalise, t):
+            z = self.preactivation(weights, x_term, state[0], normalise)
+            h = torch.tanh(normalise("recurrent_2", z) if t % 2 else z)
+            return h, (h,)
+
+    late = layer(Late(), 3, 4, norm="batch", initial_noise=0.0)
+    x = torch.randn(6, 16, 3, dtype=torch.float64)
+    late(x)
+    output, _ = late(x, lengths=[6] * 4 + [1] * 12)
+    output.sum().backward()
+    assert output[1:, :4].all()
 
 
 def test_a_step_asks_for_sites_that_the_cell_names():

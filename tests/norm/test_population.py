@@ -19,6 +19,22 @@ def test_the_first_estimate_is_the_first_minibatch():
     assert population.num_batches_tracked.tolist() == [1, 1]
 
 
+def test_buffers_stay_alike_where_memory_runs_out_as_they_grow(monkeypatch):
+    population = feed(layer(), [1.0, 10.0], [2.0, 20.0])
+    cat, joined = torch.cat, []
+
+    def runs_out(tensors):
+        if joined:
+            raise torch.OutOfMemoryError
+        joined.append(1)
+        return cat(tensors)
+
+    monkeypatch.setattr(torch, "cat", runs_out)
+    with pytest.raises(torch.OutOfMemoryError):
+        population.resize(9)
+    assert {len(buffer) for buffer in population.buffers()} == {2}
+
+
 def test_the_weight_of_a_minibatch_is_momentum_or_one_nth():
     module = layer(momentum=0.4)
     means = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -70,9 +70,7 @@ def initial_state(module: Sequence, rows: int, like: Tensor, batch: Batch | None
     """
     sizes, layers = module._state_sizes(), len(module._suffixes())
     if module.learn_initial_state:
-        state = _learned(
-            module, {name: (layers, rows, size) for name, size in sizes.items()}, batch
-        )
+        state = _learned(module, sizes, rows, batch)
     else:
         # equal states share their zeros, which nothing writes to
         zeros = {size: like.new_zeros((layers, rows, size)) for size in {*sizes.values()}}
@@ -84,16 +82,16 @@ def initial_state(module: Sequence, rows: int, like: Tensor, batch: Batch | None
 
 
 def _learned(
-    module: Sequence, shapes: Mapping[str, tuple[int, int, int]], batch: Batch | None
+    module: Sequence, names: Iterable[str], rows: int, batch: Batch | None
 ) -> list[Tensor]:
-    """Return the learned initial states, expanded to the shape of each state by name."""
+    """Return the learned initial states of these names, for every row."""
     mean = None
     if module.learn_initial_state == "from_input":
         assert batch is not None
         mean = mean_frame(batch)
     state = []
-    for name, shape in shapes.items():
-        learned = getattr(module, f"{name}_0").unsqueeze(1).expand(shape)
+    for name in names:
+        learned = getattr(module, f"{name}_0").unsqueeze(1).expand(-1, rows, -1)
         if mean is not None:
             weight = getattr(module, f"{name}_0_weight")
             learned = learned + torch.einsum("bi,lhi->lbh", mean.to(weight.dtype), weight)

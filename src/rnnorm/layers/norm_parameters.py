@@ -27,10 +27,11 @@ def register_norm(
     Raises:
         ValueError: if ``norm`` asks for a site, a scope or columns that the cell does not have.
     """
-    if cell.reads_frames and norm is not None and norm.scope("input") == "sequence":
+    within = [site for site in cell.sites if site != "input" and field_of(site) == "input"]
+    if (cell.reads_frames or within) and norm is not None and norm.scope("input") == "sequence":
         raise ValueError(
-            f"norm.input must be 'frame' or None for {cell.name}, got 'sequence': it reads its "
-            "input step by step"
+            f"norm.input must be 'frame' or None for {cell.name}, got 'sequence': it normalises "
+            "input terms step by step"
         )
     for site, own in cell.norms(norm).items():
         features = sum(cell.widths(site, hidden_size, own))
@@ -50,12 +51,6 @@ def populations(module: nn.Module) -> list[Population]:
     return [child for child in module._modules.values() if isinstance(child, Population)]
 
 
-def reset_running_stats(module: nn.Module) -> None:
-    """Forget the population statistics of a layer or cell."""
-    for population in populations(module):
-        population.reset_running_stats()
-
-
 def reset_norm(
     module: nn.Module,
     cell: Cell,
@@ -63,7 +58,7 @@ def reset_norm(
     suffixes: Iterable[str] = ("",),
     learned: Iterable[str] = (),
 ) -> None:
-    """Reset γ to its initial value, β and learned initial states to 0, and the statistics.
+    """Reset γ to its initial value, β and learned initial states to 0.
 
     Args:
         module: layer or cell that holds the parameters.
@@ -93,4 +88,3 @@ def reset_norm(
             else:
                 # assignment goes through the parametrization
                 setattr(module, name, torch.full_like(value, start))
-    reset_running_stats(module)

@@ -15,7 +15,7 @@ from rnnorm.cells.cell import Cell
 from rnnorm.kernels import dispatch, own_cell
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cuda import layer as cuda
-from rnnorm.layers.norm_parameters import populations, reset_running_stats
+from rnnorm.layers.norm_parameters import populations
 from rnnorm.layers.ranks import Ranks
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import Norm
@@ -77,7 +77,8 @@ class Recurrence(nn.Module):
 
     def reset_running_stats(self) -> None:
         """Forget the population statistics, as a torch.nn batch norm layer does."""
-        reset_running_stats(self)
+        for population in populations(self):
+            population.reset_running_stats()
 
     def frozen(self) -> bool:
         """Tell whether the layer is part of a frozen copy, and keeps its statistics."""

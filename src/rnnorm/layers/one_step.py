@@ -46,6 +46,8 @@ class Step(Recurrence, nn.RNNCellBase):
 
     def reset_parameters(self) -> None:
         """Draw the weights as torch.nn does, and reset γ and β to their initial values."""
+        # first, since a frozen cell refuses
+        self.reset_running_stats()
         super().reset_parameters()
         reset_norm(self, self.cell, getattr(self, "norm", None))
 

@@ -130,6 +130,8 @@ class Sequence(Recurrence, nn.RNNBase):
 
     def reset_parameters(self) -> None:
         """Draw the weights as torch.nn does, and reset γ, β and learned states."""
+        # first, since a frozen layer refuses
+        self.reset_running_stats()
         super().reset_parameters()
         self._draw_bounded()
         norm = getattr(self, "norm", None)
@@ -247,11 +249,11 @@ class Sequence(Recurrence, nn.RNNBase):
         return_states: bool = False,
     ) -> tuple[str, dict[str, str]]:
         """Return the kernel of a call, and why those before it do not run."""
+        if isinstance(input, Tensor) and input.is_nested:
+            # such a call packs its rows
+            input = jagged.pack(input, None, None)[0]
         packed = isinstance(input, PackedSequence)
         data: Any = input.data if packed else input
-        if not packed and data.is_nested:
-            # such a call is made with the lengths of its rows
-            data, lengths = data.values(), data.offsets()
         properties = self._properties(input if packed else None, lengths, reset, return_states)
         return dispatch.explain(**self._asked(data), **properties)
 

@@ -131,8 +131,13 @@ class Population(nn.Module):
             more = self._fresh(
                 max(0, rows - len(self)), self.mean.size(1), self.mean.device, self.mean.dtype
             )
-            for name, extra in zip(BUFFERS, more, strict=True):
-                setattr(self, name, torch.cat([getattr(self, name)[:rows], extra]))
+            # all are made before one is set, as memory may run out
+            resized = [
+                torch.cat([getattr(self, name)[:rows], extra])
+                for name, extra in zip(BUFFERS, more, strict=True)
+            ]
+            for name, buffer in zip(BUFFERS, resized, strict=True):
+                setattr(self, name, buffer)
 
     def _grow_copies(self, rows: int) -> None:
         for twin in [each() for each in _copies.get(self, [])]:

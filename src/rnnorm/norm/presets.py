@@ -41,6 +41,8 @@ class MixedNorm(Norm):
         return self.specs[field_of(site)].initial_gamma(site)
 
 
+# of the input term alone, with the momentum of speechbrain
+_LIGRU = BatchNorm(input="sequence", recurrent=None, cell=None, gamma=1.0, momentum=0.05)
 PRESETS: Mapping[str, Norm] = {
     "batch": BatchNorm(),
     "layer": LayerNorm(),
@@ -63,16 +65,9 @@ PRESETS: Mapping[str, Norm] = {
     "dreamer": LayerNorm(
         input=False, recurrent=False, joint=True, cell=False, over="term", eps=1e-3
     ),
-    "ligru": BatchNorm(input="sequence", recurrent=None, cell=None, gamma=1.0, momentum=0.05),
+    "ligru": _LIGRU,
     "sligru": MixedNorm(
-        specs=BySite(
-            {
-                "input": BatchNorm(
-                    input="sequence", recurrent=None, cell=None, gamma=1.0, momentum=0.05
-                ),
-                "recurrent": LayerNorm(input=False, cell=False),
-            }
-        )
+        specs=BySite({"input": _LIGRU, "recurrent": LayerNorm(input=False, cell=False)})
     ),
 }
 #: a spec, the name of a preset, a spec or a name for each site, or None

@@ -299,7 +299,7 @@ class LayerNorm(RowNorm):
         input: whether ``W_x x_t`` is normalised.
         recurrent: whether ``W_h h_{t-1}`` is normalised.
         joint: whether ``W_x x_t + W_h h_{t-1}`` is, in place of the two above, which then must be
-            False (no GRU with ``reset_after``).
+            False (no GRU with ``reset_after=True``).
         cell: whether the ``c_t`` that the output reads is normalised; a cell without ``c`` ignores
             this field.
         carry: whether ``c_t`` itself is, which the next step then reads normalised (LSTM).

@@ -236,7 +236,7 @@ def check_traced(training: bool, lengths: object = None, packed: object = None) 
             "keeps its sizes: use torch.export with lengths="
         )
     if training:
-        raise RuntimeError("torch.jit.trace takes a normalised layer in evaluation: call eval()")
+        raise RuntimeError("torch.jit.trace takes this layer in evaluation alone: call eval()")
 
 
 def check_device(kind: str, tensor: Tensor, x: Tensor) -> None:

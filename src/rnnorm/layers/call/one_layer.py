@@ -12,6 +12,7 @@ from rnnorm.cells.cell import State, Weights
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import LayerCall, Mask
 from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.own_cell import built_in
 from rnnorm.layers.call import short_call
 from rnnorm.layers.call.autocast import in_products, without_autocast
 from rnnorm.layers.call.checks import check_device
@@ -188,8 +189,8 @@ def _statistics(
         if few or first is None:
             _check_estimate(module, site, population, count[0], step)
             constants[site] = population.consecutive(step, count.size(0))
-        elif module.cell.reads_frames and known(population.num_batches_tracked.any()) != 0:
-            # such a cell may use a site first at a late step, with fewer active rows
+        elif not built_in(module.cell) and known(population.num_batches_tracked.any()) != 0:
+            # another cell may use a site first at a late step, with fewer active rows
             constants[site] = population.consecutive(step, count.size(0))
     return constants, counts
 
