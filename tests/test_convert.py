@@ -346,6 +346,14 @@ def test_a_cell_of_torch_becomes_a_layer():
     torch.testing.assert_close(mine(x)[0][0], theirs(x[0])[0])
 
 
+def test_numbered_cells_of_torch_become_a_stack():
+    cells = nn.ModuleList([nn.GRUCell(I, H), nn.GRUCell(H, H)])
+    mine = convert.torch_nn(cells.state_dict())
+    assert mine.num_layers == 2
+    x = torch.randn(1, B, I)
+    torch.testing.assert_close(mine(x)[0][0], cells[1](cells[0](x[0])))
+
+
 def test_numbered_layers_become_a_stack():
     own = CASES["torchaudio"][2]
     second = draw(1, x2g__weight=(G4, H), p2g__weight=(G4, H), **JOINT)

@@ -273,8 +273,11 @@ def test_a_parametrised_weight_is_refused_not_passed_over():
 @pytest.mark.parametrize("name", ["weight_hh_l1", "weight_hr_l0"])
 def test_so_is_one_parametrised_weight_of_several(name):
     layer = weight_norm(rnnorm.LSTM(3, 4, num_layers=2, proj_size=2), name)
-    with pytest.raises(ValueError, match=rf"plain parameters {name[:9]}\*"):
-        init.orthogonal_(layer)
+    before = layer.weight_ih_l0.clone()
+    for function in (init.orthogonal_, init.joint_orthogonal_, init.laurent2015_):
+        with pytest.raises(ValueError, match=rf"plain parameters {name[:9]}\*"):
+            function(layer)
+    assert torch.equal(layer.weight_ih_l0, before)
 
 
 @pytest.mark.parametrize("function", [init.forget_bias_, init.cooijmans2016_, init.laurent2015_])

@@ -54,15 +54,16 @@ def _plain(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
     return found
 
 
-def _matrices(layer: nn.RNNBase | nn.RNNCellBase, prefix: str) -> list[Tensor]:
-    """Return the weights of a prefix without an IndRNN's vectors, which no recipe draws anew."""
-    return [weight for weight in _plain(layer, prefix) if weight.dim() == 2]
+def _matrices(layer: nn.RNNBase | nn.RNNCellBase, *prefixes: str) -> list[Tensor]:
+    """Return the weights of prefixes without an IndRNN's vectors, which no recipe draws anew."""
+    found = [weight for prefix in prefixes for weight in _plain(layer, prefix)]
+    return [weight for weight in found if weight.dim() == 2]
 
 
 def _each_gate(
-    layer: nn.RNNBase | nn.RNNCellBase, prefix: str, fill: Callable[[Tensor], object]
+    layer: nn.RNNBase | nn.RNNCellBase, fill: Callable[[Tensor], object], *prefixes: str
 ) -> None:
-    for weight in _matrices(layer, prefix):
+    for weight in _matrices(layer, *prefixes):
         for block in torch.split(weight, layer.hidden_size):
             fill(block)
 
@@ -78,8 +79,7 @@ def orthogonal_(layer: Layer) -> Layer:
         TypeError: if ``layer`` is not a recurrent layer or cell.
         ValueError: if a weight is pruned or parametrized.
     """
-    for prefix in _MATRICES:
-        _each_gate(layer, prefix, nn.init.orthogonal_)
+    _each_gate(layer, nn.init.orthogonal_, *_MATRICES)
     return layer
 
 
@@ -97,9 +97,8 @@ def joint_orthogonal_(layer: Layer) -> Layer:
         TypeError: if ``layer`` is not a recurrent layer or cell.
         ValueError: if a weight is pruned or parametrized.
     """
-    for prefix in _MATRICES:
-        for weight in _matrices(layer, prefix):
-            nn.init.orthogonal_(weight)
+    for weight in _matrices(layer, *_MATRICES):
+        nn.init.orthogonal_(weight)
     return layer
 
 
@@ -116,7 +115,7 @@ def identity_(layer: Layer) -> Layer:
         TypeError: if ``layer`` is not a recurrent layer or cell.
         ValueError: if a weight is pruned or parametrized.
     """
-    _each_gate(layer, "weight_hh", nn.init.eye_)
+    _each_gate(layer, nn.init.eye_, "weight_hh")
     for weight in _plain(layer, "weight_hh"):
         if weight.dim() == 1:
             weight.fill_(1.0)
@@ -300,7 +299,7 @@ def cooijmans2016_draft_(layer: Layer) -> Layer:
         ValueError: if a weight or bias is pruned or parametrized.
     """
     orthogonal_(layer)
-    _each_gate(layer, "weight_hh", nn.init.eye_)
+    _each_gate(layer, nn.init.eye_, "weight_hh")
     return _forget_gate_open(layer)
 
 
@@ -315,8 +314,8 @@ def laurent2015_(layer: Layer) -> Layer:
         TypeError: if ``layer`` is not a recurrent layer or cell.
         ValueError: if a weight or bias is pruned or parametrized.
     """
-    for prefix in _MATRICES:
-        _each_gate(layer, prefix, nn.init.xavier_uniform_)
-    for bias in _plain(layer, "bias"):
+    biases = _plain(layer, "bias")
+    _each_gate(layer, nn.init.xavier_uniform_, *_MATRICES)
+    for bias in biases:
         nn.init.zeros_(bias)
     return layer

@@ -36,7 +36,9 @@ def torch_nn(
         if found is None:
             raise ValueError(f"state_dict must have the weights of torch.nn's layer, got {key!r}")
         before, kind, layer, reverse = found.groups(default="")
-        numbered[f"{before}{layer[2:] or 0}.directions.{len(reverse) // 8}.{kind}"] = value
+        # a cell's number stands before its name
+        number = f"{layer[2:]}." if layer else ""
+        numbered[f"{before}{number}directions.{len(reverse) // 8}.{kind}"] = value
     weights = read(numbered, ("weight_ih", "weight_hh"), (), ("bias_ih", "bias_hh"), ("weight_hr",))
     rows, width = weights[Position()]["weight_hh"].shape
     if "weight_hr" in weights[Position()]:

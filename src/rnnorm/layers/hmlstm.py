@@ -45,9 +45,11 @@ class Boundaries(NamedTuple):
             cost: ``(T, B)``, cost of each step; zero at padding. It gets no gradient.
 
         Raises:
-            RuntimeError: if ``cost`` has another shape, or the boundaries are packed or unbatched.
+            RuntimeError: if ``cost`` has another shape, or the boundaries are packed, nested or
+                unbatched.
         """
-        if not isinstance(self.z, Tensor) or self.z.shape[:-1] != cost.shape or cost.dim() != 2:
+        dense = isinstance(self.z, Tensor) and not self.z.is_nested
+        if not dense or self.z.shape[:-1] != cost.shape or cost.dim() != 2:
             shape = tuple(self.z.shape) if isinstance(self.z, Tensor) else type(self.z).__name__
             raise RuntimeError(
                 f"cost must be (T, B) for z (T, B, ·), got {tuple(cost.shape)} and {shape}"
@@ -282,7 +284,8 @@ class HMLSTM(Recurrent):
         result, (h, c, z) = super().forward(input, state, lengths=lengths, step=step, reset=reset)
         parts = _split(result, [H, L - 1, L - 1])
         h, c = (s.squeeze(0).unflatten(-1, (L, H)).movedim(-2, 0) for s in (h, c))
-        rows_first = self.batch_first and isinstance(parts[0], Tensor) and parts[0].dim() == 3
+        dense = isinstance(parts[0], Tensor) and not parts[0].is_nested
+        rows_first = self.batch_first and dense and parts[0].dim() == 3
         found = (BatchFirstBoundaries if rows_first else Boundaries)(*parts[1:])
         return parts[0], (h, c, z.squeeze(0).movedim(-1, 0)), found
 
