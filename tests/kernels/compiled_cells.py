@@ -220,8 +220,10 @@ class Prepared(rnnorm.Cell):
         return weights._replace(weight_hh=unit, own={"rate": rate})
 
     def step(self, weights, x_term, state, normalise, t):
-        z = self.preactivation(weights, x_term, state[0], normalise)
-        h = torch.lerp(state[0], torch.tanh(z), weights.own["rate"])
+        # the equations of Leaky, which are compiled once for both
+        (h,) = state
+        z = self.preactivation(weights, x_term, h, normalise)
+        h = h + weights.own["rate"] * (torch.tanh(z) - h)
         return h, (h,)
 
 

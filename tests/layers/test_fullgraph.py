@@ -16,6 +16,8 @@ pytestmark = [
 ]
 # "sorted" has a test of its own, in layers and directions
 FORMS = ["dense", "packed", "lengths"]
+# how rows are packed does not depend on the cell
+CELL_AND_FORM = [*(("LSTM", form) for form in FORMS), ("GRU", "packed"), ("RNN", "lengths")]
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +84,7 @@ def state(name, rows, count=1):
     return (h, torch.randn(count, rows, 5)) if name == "LSTM" else h
 
 
-@pytest.mark.parametrize(
-    ("name", "form"), [*(("LSTM", form) for form in FORMS), ("GRU", "packed"), ("RNN", "lengths")]
-)
+@pytest.mark.parametrize(("name", "form"), CELL_AND_FORM)
 def test_a_layer_is_one_graph_with_the_same_bits(name, form):
     eager, twin, compiled = pair(name)
     runs = dispatch.calls["reference"]
@@ -167,8 +167,7 @@ def test_a_packed_result_keeps_its_order():
     assert torch.equal(found.data, eager(given)[0].data)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["LSTM", "LSTM-projected", "GRU", "RNN"])
+@pytest.mark.parametrize(("name", "form"), [*CELL_AND_FORM, ("LSTM-projected", "lengths")])
 def test_without_a_norm_a_layer_is_one_graph_with_torchs_values(name, form):
     name, _, projected = name.partition("-")
     options = {"num_layers": 2, "bidirectional": True, "dtype": torch.float64}

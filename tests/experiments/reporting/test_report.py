@@ -146,9 +146,7 @@ def test_what_comes_from_files_is_escaped(page):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
 
 
-@pytest.mark.parametrize(
-    "name", ["$x$", r"$\frac{a$", "<b>&\"'", "_x", "a|b", "é 日本", "{}%s", "a\nb"]
-)
+@pytest.mark.parametrize("name", ["_x $x$ <b>&\"' a|b é 日本 {}%s a\nb", r"$\frac{a$"])
 def test_an_override_is_text(runs, tmp_path, name):
     own = shutil.copytree(runs / "lstm", tmp_path / "own")
     about = json.loads((own / "run.json").read_text(encoding="utf-8"))
