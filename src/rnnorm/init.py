@@ -73,7 +73,8 @@ def orthogonal_(layer: Layer) -> Layer:
     """Draw every gate's block of every weight matrix orthogonal (Saxe et al. 2014).
 
     Args:
-        layer: its ``weight_*`` parameters are changed.
+        layer: its ``weight_ih``, ``weight_hh``, ``weight_hr`` and ``weight_ah`` are changed; matrix
+            peepholes and the output weights of an HMLSTM are not.
 
     Raises:
         TypeError: if ``layer`` is not a recurrent layer or cell.
@@ -91,7 +92,8 @@ def joint_orthogonal_(layer: Layer) -> Layer:
     as large as with :func:`orthogonal_`, which draws each gate separately.
 
     Args:
-        layer: its ``weight_*`` parameters are changed.
+        layer: its ``weight_ih``, ``weight_hh``, ``weight_hr`` and ``weight_ah`` are changed; matrix
+            peepholes and the output weights of an HMLSTM are not.
 
     Raises:
         TypeError: if ``layer`` is not a recurrent layer or cell.
