@@ -55,7 +55,7 @@ class Budget:
 
     def ended(self, outcome: Outcome) -> bool:
         """Tell whether these minutes ended a training."""
-        return self.minutes is not None and outcome.minutes == self.minutes
+        return self.minutes is not None and math.isclose(outcome.minutes or 0.0, self.minutes)
 
     def cut(self, curves: Sequence[Curve], ended: Sequence[bool] = ()) -> list[Curve]:
         """Cut curves to the budget; without one, to the shortest curve that did not diverge.

@@ -142,7 +142,10 @@ def compare(
             curves.append(curve)
             tqdm.write(_line(curve, score))
             sys.stdout.flush()
-    ended = [has_checkpoint(e.folder) and budget.ended(read_outcome(e.folder)) for e in entries]
+    ended: list[bool] = []
+    if budget.minutes is not None:
+        folders = [entry.folder for entry in entries]
+        ended = [has_checkpoint(run) and budget.ended(read_outcome(run)) for run in folders]
     whole, curves = curves, budget.cut(curves, ended)
     for before, curve in zip(whole, curves, strict=True):
         if len(curve.steps) < len(before.steps):
