@@ -36,7 +36,7 @@ def torch_nn(
         if found is None:
             raise ValueError(f"state_dict must have the weights of torch.nn's layer, got {key!r}")
         before, kind, layer, reverse = found.groups(default="")
-        # a cell's number stands before its name
+        # torch numbers a layer behind its weight's name, and a list of cells before it
         number = f"{layer[2:]}." if layer else ""
         numbered[f"{before}{number}directions.{len(reverse) // 8}.{kind}"] = value
     weights = read(numbered, ("weight_ih", "weight_hh"), (), ("bias_ih", "bias_hh"), ("weight_hr",))

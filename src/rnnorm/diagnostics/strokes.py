@@ -34,7 +34,7 @@ def plot_strokes(
         given: lines to this many first points are grey: the part that a model was given.
         boundaries: ``(N,)`` for each drawing: more than 1/2 where a segment ends at a point, such
             as the boundaries of a layer of :class:`rnnorm.HMLSTM`. Consecutive segments have
-            different colours, and none is grey. None draws in black.
+            different colours, also where ``given`` would be grey. None draws in black.
 
     Raises:
         ValueError: if there is no drawing, one is not ``(N, 3)`` with at least one point, or the

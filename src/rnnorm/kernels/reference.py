@@ -33,8 +33,8 @@ def layer(
 
     Args:
         call: the layer and its tensors.
-        make_site: makes the normalisation of a batch-normalised site; an argument of this kernel
-            alone, as the next one.
+        make_site: makes the normalisation of a batch-normalised site. Other kernels have neither
+            this argument nor the next.
         watch: is called with the states after each step, as the next step reads them.
 
     Raises:

@@ -27,8 +27,9 @@ def register_norm(
     Raises:
         ValueError: if ``norm`` asks for a site, a scope or columns that the cell does not have.
     """
-    within = [site for site in cell.sites if site != "input" and field_of(site) == "input"]
-    if (cell.reads_frames or within) and norm is not None and norm.scope("input") == "sequence":
+    by_step = any(site != "input" and field_of(site) == "input" for site in cell.sites)
+    by_step = by_step or cell.reads_frames
+    if by_step and norm is not None and norm.scope("input") == "sequence":
         raise ValueError(
             f"norm.input must be 'frame' or None for {cell.name}, got 'sequence': it normalises "
             "input terms step by step"

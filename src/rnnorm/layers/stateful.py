@@ -86,7 +86,7 @@ class Stateful(nn.Module):
 
     @property
     def state(self) -> Any:
-        """Return the states that the next call continues, as ``hx`` of a batch; None without.
+        """Return the states that the next call continues, shaped as a batch's ``hx``, or None.
 
         Rows that :meth:`reset` lets begin anew still have their old states here.
         """

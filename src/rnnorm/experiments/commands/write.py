@@ -75,8 +75,8 @@ def run(recordings: list[str], source: str | None, out: str | None, **given: Any
     """
     # each function has its own defaults
     given = {name: value for name, value in given.items() if value is not None}
-    for name in ("sentences", "max_length"):
-        check_at_least(1, **{f"--{name.replace('_', '-')}": given.get(name)})
+    counts = {"--sentences": given.get("sentences"), "--max-length": given.get("max_length")}
+    check_at_least(1, **counts)
     what = _asked_for({"WAV": recordings, "--from": source, "--out": out})
     _refuse_others(what, given)
     if what == "WAV":
