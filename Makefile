@@ -48,8 +48,8 @@ venv: $(STAMP)
 $(DEMO): extras = experiments
 $(STAMP): extras = experiments,dev,docs
 $(DEMO) $(STAMP): pyproject.toml CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*.py src/rnnorm/cells/*.py \
-	src/rnnorm/kernels/equations/*.py src/rnnorm/kernels/cpu/bodies.py src/rnnorm/kernels/cpu/generate.py \
-	src/rnnorm/kernels/cpu/statements.py)
+	src/rnnorm/norm/spec.py src/rnnorm/kernels/equations/*.py src/rnnorm/kernels/cpu/bodies.py \
+	src/rnnorm/kernels/cpu/generate.py src/rnnorm/kernels/cpu/statements.py)
 	@test -n "$(PYTHON)" || { echo "rnnorm needs Python 3.10 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "Setting up .venv: $(TORCH), then what rnnorm[$(extras)] needs, then its C++ kernels are compiled"
 	$(PYTHON) -m venv .venv
