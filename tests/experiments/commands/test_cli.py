@@ -177,7 +177,7 @@ def test_fit_takes_the_usual_options(capsys, tiny):
 def test_a_run_is_no_recipe(capsys, tiny):
     assert main(["fit", "demo/digits-lstm", "--run-dir", "run", *tiny[1:], "--epochs", "1"]) == 0
     capsys.readouterr()
-    assert "go on with it by rnnorm fit --resume run" in misspelt(["fit", "run"], capsys)
+    assert "resume it by rnnorm fit --resume run" in misspelt(["fit", "run"], capsys)
 
 
 def test_an_option_of_the_norm_can_be_none(tiny):

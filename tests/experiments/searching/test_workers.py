@@ -237,7 +237,7 @@ def test_a_terminated_search_stops_its_workers_and_says_how_it_goes_on(tmp_path,
     half = str(max(1, int(said.splitlines()[0]) // 2))
     assert [read_outcome(folder).places[0]["threads"] for folder in folders] == [half, half]
     assert said.count("stopped. The last good checkpoint is") == 2
-    assert said.splitlines()[-1] == f"go on with: rnnorm {shlex.join(words)}"
+    assert said.splitlines()[-1] == f"resume with: rnnorm {shlex.join(words)}"
 
 
 @pytest.mark.parametrize("state", [TrialState.WAITING, TrialState.RUNNING])

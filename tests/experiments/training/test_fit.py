@@ -78,7 +78,7 @@ def test_the_default_folder_is_named_after_the_recipe(tiny):
 def test_an_existing_run_folder_is_refused_untouched(tmp_path, tiny):
     folder = tmp_path / "run"
     folder.mkdir()
-    with pytest.raises(FileExistsError, match=r"run exists: go on with it by --resume"):
+    with pytest.raises(FileExistsError, match=r"run exists: resume it by --resume"):
         fit(RECIPE, run_dir=folder, overrides=tiny)
     assert os.listdir(folder) == []
 

@@ -95,5 +95,5 @@ def test_of_two_that_start_the_same_run_one_does(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         said = list(pool.map(start, range(4)))
     assert said.count(None) == 1
-    assert all("exists: go on with it by --resume" in text for text in said if text)
+    assert all("exists: resume it by --resume" in text for text in said if text)
     assert [path.name for path in tmp_path.glob("run*")] == ["run"]

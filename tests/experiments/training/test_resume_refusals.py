@@ -100,9 +100,9 @@ def test_a_checkpoint_that_lacks_something_is_refused_by_name(tmp_path, tiny):
         refused(lacks, rf"last\.ckpt is no checkpoint of a training: it has no '{name}'")
         refused(lacks | {name: 7}, rf"last\.ckpt is .*: its '{name}' must be of type")
     refused(state | {"callbacks": {}}, r"last\.ckpt is .*: it has no 'Clock'")
-    refused(state | {"loops": {"fit_loop": 7}}, r"cannot go on from .*last\.ckpt: ")
-    refused(state | {"optimizer_states": [7]}, r"cannot go on from .*last\.ckpt: ")
-    refused(state | {"state_dict": {"a": 7}}, r"cannot go on from .*last\.ckpt: ")
+    refused(state | {"loops": {"fit_loop": 7}}, r"cannot resume from .*last\.ckpt: ")
+    refused(state | {"optimizer_states": [7]}, r"cannot resume from .*last\.ckpt: ")
+    refused(state | {"state_dict": {"a": 7}}, r"cannot resume from .*last\.ckpt: ")
 
 
 LEARNS_OTHERWISE = [

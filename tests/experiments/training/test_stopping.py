@@ -244,7 +244,7 @@ def test_a_stopped_command_says_how_it_goes_on(tiny, monkeypatch, capsys, comman
     said = capsys.readouterr()
     assert "Traceback" not in said.err
     again = goes_on or [f"'{word}'" if " " in word else word for word in [*command, *tiny]]
-    assert said.out.splitlines()[-1] == f"go on with: rnnorm {' '.join(again)}"
+    assert said.out.splitlines()[-1] == f"resume with: rnnorm {' '.join(again)}"
 
 
 def test_ctrl_c_before_a_training_is_no_traceback(monkeypatch, capsys):

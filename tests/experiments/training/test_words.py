@@ -102,7 +102,7 @@ def test_what_is_there_and_no_recipe_is_told_so(runs, monkeypatch, word):
 
 def test_a_run_that_should_be_a_recipe_is_told_how_to_go_on(runs):
     run = (runs / "one").rename(runs / "my run")
-    with pytest.raises(ValueError, match=f"go on with it by rnnorm fit --resume '{run}'$"):
+    with pytest.raises(ValueError, match=f"resume it by rnnorm fit --resume '{run}'$"):
         refuse_unknown_recipe(str(run))
 
 

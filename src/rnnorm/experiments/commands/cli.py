@@ -70,7 +70,7 @@ _NEEDS = (
 # first words of the options of recipes
 _OF_RECIPES = ("trainer", "model", "data", "optimizer", "lr_scheduler", "seed_everything")
 # commands that, given again, resume where they were stopped
-_GO_ON = ("compare", "demo", "search")
+_RESUMABLE = ("compare", "demo", "search")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,8 +171,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         on = again + " --trust" * trust if is_first() else None
     else:
         return status or 0
-    if on := shlex.join([name, *words]) if name in _GO_ON else on:
-        print(f"go on with: rnnorm {on}", flush=True)
+    if on := shlex.join([name, *words]) if name in _RESUMABLE else on:
+        print(f"resume with: rnnorm {on}", flush=True)
     return status
 
 

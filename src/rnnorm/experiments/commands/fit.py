@@ -38,7 +38,7 @@ def run(**given: Any) -> None:
     """
     if given["recipe"] is None and given["resume"] is None:
         # said before torch is imported, which takes seconds
-        raise ValueError("fit needs a recipe, or the run to go on with: rnnorm fit --resume RUN")
+        raise ValueError("fit needs a recipe, or the run to resume: rnnorm fit --resume RUN")
     from rnnorm.experiments.training.fit import fit
     from rnnorm.experiments.training.machine import flush_subnormals
     from rnnorm.experiments.training.processes import is_first

@@ -227,7 +227,7 @@ def whole_sequences(x: Tensor) -> dict[str, Any]:
 
 
 def stream(model: RecurrentModel, x: Tensor) -> dict[str, Any]:
-    """Return the inputs of a model that goes on from a state, or of whole sequences if it cannot.
+    """Return the inputs of a model that continues from a state, or of whole sequences if it cannot.
 
     Args:
         model: returns the states after the last step as its second result.

@@ -55,7 +55,7 @@ def check_processes(random: Mapping[str, Any], path: Path, count: int) -> None:
     if trained != count:
         raise ValueError(
             f"{path} is of a training with {trained} processes, and this has {count}: each has a "
-            "random state of its own, so go on with as many (--trainer.devices, "
+            "random state of its own, so resume with as many (--trainer.devices, "
             "--trainer.num_nodes)"
         )
 

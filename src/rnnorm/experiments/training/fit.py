@@ -288,7 +288,7 @@ def _train(
         if last is None or accepted.done:
             raise
         reason = f"{type(error).__name__}: {shorten(error)}"
-        raise ValueError(f"cannot go on from {last}: {reason}") from error
+        raise ValueError(f"cannot resume from {last}: {reason}") from error
     except (SystemExit, OSError):
         if processes.is_first():
             print(f"stopped. {_kept(keep)}", flush=True)

@@ -56,7 +56,7 @@ def refuse_existing(folder: Path) -> None:
         raise FileExistsError(f"{folder} is a file: name a run folder with --run-dir")
     if folder.exists():
         raise FileExistsError(
-            f"the run folder {folder} exists: go on with it by --resume "
+            f"the run folder {folder} exists: resume it by --resume "
             f"{shell_word(folder)}, or name another with --run-dir"
         )
 
@@ -207,7 +207,7 @@ def _check_version(folder: Path, about: dict[str, Any]) -> None:
     if not isinstance(wrote, str) or wrote.split(".")[:2] != here.split(".")[:2]:
         what = f"is of rnnorm {wrote}" if "rnnorm" in about else "does not say of which version"
         raise ValueError(
-            f"the run in {folder} {what}, and this is rnnorm {here}: go on with it with the "
+            f"the run in {folder} {what}, and this is rnnorm {here}: resume it with the "
             "version that started it. Nothing in it was changed"
         )
 

@@ -38,7 +38,7 @@ def refuse_unknown_recipe(word: str) -> None:
     """
     if is_run(word):
         command = f"rnnorm fit --resume {shell_word(word)}"
-        raise ValueError(f"{word} is a run: go on with it by {command}")
+        raise ValueError(f"{word} is a run: resume it by {command}")
     recipe_file(word)
 
 
