@@ -85,23 +85,18 @@ def saved_parts(tensors: Sequence[Any]) -> tuple[Inputs, Results]:
 _of_gradients = attrgetter(*Gradients._fields)
 
 
-def allocate_gradients(inputs: Inputs, wants_x: bool, distinct: bool = True) -> Gradients:
+def allocate_gradients(inputs: Inputs, wants_x: bool) -> Gradients:
     """Return gradients that are not yet written; an absent one has no elements.
 
     Args:
         inputs: inputs of the pass.
         wants_x: whether the gradient of x is wanted.
-        distinct: whether each absent gradient is a separate tensor, as an operator's must be.
     """
     x, *others = _of_gradients(inputs)
-    absent = inputs.x.new_empty(0)
+    # an operator's results may not share memory, not even those without elements
     return Gradients._make(
         [
-            torch.empty_like(like)
-            if like is not None
-            else inputs.x.new_empty(0)
-            if distinct
-            else absent
+            inputs.x.new_empty(0) if like is None else torch.empty_like(like)
             for like in (x if wants_x else None, *others)
         ]
     )

@@ -51,12 +51,12 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
         gamma = split_products(cell.graph, gamma)
         constants = split_moments(cell.graph, constants)
     call = LayerCall(
-        cell,
-        norm,
-        inputs.x.to(wide),
-        inputs.sizes,
-        (inputs.h0, *separated(inputs.c0, 2)),
-        Weights(
+        cell=cell,
+        norm=norm,
+        x=inputs.x.to(wide),
+        batch_sizes=inputs.sizes,
+        state=(inputs.h0, *separated(inputs.c0, 2)),
+        weights=Weights(
             inputs.weight_ih.to(wide),
             inputs.weight_hh.to(wide),
             inputs.bias_ih,
@@ -64,10 +64,10 @@ def _reference(inputs: Inputs, options: Options) -> tuple[Tensor, ...]:
             None if inputs.weight_hr is None else inputs.weight_hr.to(wide),
             own=own,
         ),
-        gamma,
-        {} if inputs.beta_cell is None else {last: inputs.beta_cell},
-        constants,
-        None if options.min_rows < 0 else options.min_rows,
+        gamma=gamma,
+        beta={} if inputs.beta_cell is None else {last: inputs.beta_cell},
+        constants=constants,
+        min_rows=None if options.min_rows < 0 else options.min_rows,
         masks={
             place: Mask(drawn, scale)
             for place, drawn, scale in zip(PLACES, inputs.masks, options.scales, strict=True)

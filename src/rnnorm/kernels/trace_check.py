@@ -52,16 +52,16 @@ def difference(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
         own = {name: drawn.pop(name) for name in [*drawn] if name not in Weights._fields}
         specs = cell.norms(norm)
         call = LayerCall(
-            cell,
-            norm,
-            draw(T, B, features),
-            None,
-            tuple([draw(B, units) for _ in cell.states]),
-            Weights(**{"weight_hh": None, **drawn}, own=own),  # type: ignore[arg-type]
-            {site: draw(sum(cell.blocks(site, units))) for site in specs},
-            {site: draw(units) for site in specs if site in CELL_SITES},
-            {},
-            2,
+            cell=cell,
+            norm=norm,
+            x=draw(T, B, features),
+            batch_sizes=None,
+            state=tuple([draw(B, units) for _ in cell.states]),
+            weights=Weights(**{"weight_hh": None, **drawn}, own=own),  # type: ignore[arg-type]
+            gamma={site: draw(sum(cell.blocks(site, units))) for site in specs},
+            beta={site: draw(units) for site in specs if site in CELL_SITES},
+            constants={},
+            min_rows=2,
             masks={
                 place: Mask(draw(T, B, units) > 0, 2.0)
                 for place in ("hidden", "candidate")

@@ -16,7 +16,7 @@ from rnnorm.kernels.cpu.c_struct import (
     widened,
     write_addresses,
 )
-from rnnorm.kernels.cpu.library import address, run
+from rnnorm.kernels.cpu.library import run
 from rnnorm.kernels.cpu.rank_exchange import Exchange
 from rnnorm.kernels.inputs import DIFFERENTIABLE, Gradients, Inputs, Options, Results
 from rnnorm.kernels.operators import (
@@ -67,11 +67,11 @@ def run_backward(
     if weight_hr is not None:
         frames = int(inputs.sizes.sum())
         projected = inputs.h0.new_empty(frames, len(weight_hr))
-        layer.grad_projected = address(projected)
+        layer.grad_projected = projected.data_ptr()
     if rows is not None:
         sums = [mean.new_empty(len(mean), 2, *mean.shape[1:]) for mean, _ in results.moments]
         for site, each in zip(layer.site, sums, strict=True):
-            site.sums = address(each)
+            site.sums = each.data_ptr()
         exchange = Exchange(rows, [each.unbind(1) for each in sums], backward=True)
     run("rnnorm_backward", layer, exchange)
     if weight_hr is not None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rnnorm.kernels import cpu
 from rnnorm.kernels.cpu.rank_exchange import Exchange
@@ -218,11 +217,6 @@ def multiplies_bfloat16() -> bool:
     return _LIBRARY is not None and bool(_LIBRARY.rnnorm_has_bfloat16())
 
 
-def address(tensor: Tensor | None) -> int | None:
-    """Return the address of a tensor's data; None for None, 0 for a tensor without elements."""
-    return None if tensor is None else tensor.data_ptr()
-
-
 def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
     """Call ``rnnorm_forward`` or ``rnnorm_backward`` without holding the GIL.
 
@@ -244,7 +238,7 @@ def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
     layer.threads = threads
     raised: list[BaseException] = []
     if exchange is not None:
-        layer.all_sizes = address(exchange.sizes)
+        layer.all_sizes = exchange.sizes.data_ptr()
         layer.exchange = _EXCHANGE(lambda *which: _attempt(exchange, which, raised))
     if layer.cell < len(CELLS):
         failed = getattr(_LIBRARY, name)(ctypes.byref(layer))

@@ -141,20 +141,20 @@ def launch(
     assert x is not None
     options, inputs = plan.options, plan.inputs
     variant = Variant(
-        later is not None,
-        options.cell,
-        tuple([slot for slot, each in enumerate(inputs.peepholes) if each is not None]),
-        hidden.scope,
-        out.scope,
-        options.joint,
-        plan.shift_hidden is not None,
-        persistent.precision_of(plan.given, float32_precision()),
-        x.dtype == plan.wide,
-        groups_of(options),
-        not plan.rms,
-        inputs.reset is not None,
-        plan.drops,
-        options.carry,
+        backward=later is not None,
+        cell=options.cell,
+        weights=tuple([slot for slot, each in enumerate(inputs.peepholes) if each is not None]),
+        hidden=hidden.scope,
+        out=out.scope,
+        joint=options.joint,
+        shifted=plan.shift_hidden is not None,
+        precision=persistent.precision_of(plan.given, float32_precision()),
+        wide_x=x.dtype == plan.wide,
+        groups=groups_of(options),
+        centred=not plan.rms,
+        resets=inputs.reset is not None,
+        drops=plan.drops,
+        carry=options.carry,
     )
     kernel = persistent.ready(variant, layout, x.device)
     if kernel is None:

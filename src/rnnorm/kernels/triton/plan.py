@@ -243,15 +243,15 @@ class Plan:
         """Return the variant of the kernels for a step."""
         given = self.options
         return StepVariant(
-            given.cell,
-            self.gates,
-            None if self.cuda else equations(given.cell),
-            len(given.gate_blocks) > 1,
-            hidden.scope,
-            given.joint,
-            self.shift_hidden is not None,
-            out.scope,
-            self.narrow,
+            cell=given.cell,
+            gates=self.gates,
+            equations=None if self.cuda else equations(given.cell),
+            split=len(given.gate_blocks) > 1,
+            hidden=hidden.scope,
+            joint=given.joint,
+            shifted=self.shift_hidden is not None,
+            out=out.scope,
+            narrow=self.narrow,
         )
 
     def blocks(self, site: str) -> list[tuple[int, int]]:

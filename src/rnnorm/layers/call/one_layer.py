@@ -126,22 +126,22 @@ def run_layer(
         weights = in_products(weights, products)
     with without_autocast(x.device, products):
         call = LayerCall(
-            cell,
-            norm,
-            x,
-            batch_sizes,
-            state,
-            weights,
-            gamma,
-            beta,
-            constants,
-            min_rows,
-            step,
-            masks,
-            rows,
-            reset,
-            all_states,
-            clears,
+            cell=cell,
+            norm=norm,
+            x=x,
+            batch_sizes=batch_sizes,
+            state=state,
+            weights=weights,
+            gamma=gamma,
+            beta=beta,
+            constants=constants,
+            min_rows=min_rows,
+            step=step,
+            masks=masks,
+            rows=rows,
+            reset=reset,
+            all_states=all_states,
+            clears=clears,
         )
         output, state, taken, states = layer(call)
     if taken:
