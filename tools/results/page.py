@@ -12,7 +12,7 @@ from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.trained.curve import trained_at
 from rnnorm.experiments.trained.outcome import Outcome, score_in
 from tools.results.picture import curves_of, scores_of
-from tools.results.recorded import Recorded, models_of, read_recorded
+from tools.results.recorded import Table, models_of, read_recorded
 from tools.results.step_times import RIVALS, Steps, read_steps, step_of
 
 #: shown in place of a missing value
@@ -34,7 +34,7 @@ def page_of(folder: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _section(table: Recorded, steps: Steps) -> list[str]:
+def _section(table: Table, steps: Steps) -> list[str]:
     """Format a table: its scores first, then the comment, then how they were obtained."""
     outcomes = [run.outcome for run in table.runs]
     named = models_of(outcomes)

@@ -17,7 +17,7 @@ from rnnorm.experiments.comparing.picture import (
 )
 from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.training.score import Metric
-from tools.results.recorded import Recorded, models_of
+from tools.results.recorded import Table, models_of
 from tools.results.step_times import Steps, step_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _INK = "#444444"
 Scores = Mapping[str, Mapping[str, Sequence[float]]]
 
 
-def scores_of(table: Recorded) -> Scores:
+def scores_of(table: Table) -> Scores:
     """Collect, for each model that was run, the scores of each kind."""
     scores: dict[str, dict[str, list[float]]] = {}
     named = models_of(run.outcome for run in table.runs)
@@ -62,7 +62,7 @@ def scores_of(table: Recorded) -> Scores:
     return scores
 
 
-def draw_scores(table: Recorded) -> bytes:
+def draw_scores(table: Table) -> bytes:
     """Draw the scores of a table.
 
     Returns:
@@ -93,7 +93,7 @@ def draw_scores(table: Recorded) -> bytes:
     return data.getvalue()
 
 
-def curves_of(table: Recorded, steps: Steps) -> list[Curve]:
+def curves_of(table: Table, steps: Steps) -> list[Curve]:
     """Collect the curves with more than one point, with the seconds of ``rnnorm bench``."""
     curves = []
     named = models_of(run.outcome for run in table.runs)
@@ -107,7 +107,7 @@ def curves_of(table: Recorded, steps: Steps) -> list[Curve]:
     return curves
 
 
-def draw_validation(table: Recorded, steps: Steps) -> bytes:
+def draw_validation(table: Table, steps: Steps) -> bytes:
     """Draw the curves of a table against epochs, and against seconds if two or more have them.
 
     Returns:

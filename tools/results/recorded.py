@@ -40,7 +40,7 @@ class RecordedRun(NamedTuple):
     curve: Curve
 
 
-class Recorded(NamedTuple):
+class Table(NamedTuple):
     """A table of the page with its records.
 
     Attributes:
@@ -98,7 +98,7 @@ def models_of(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     return named
 
 
-def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
+def read_recorded(folder: Path) -> tuple[str, list[Table]]:
     """Read the text before the tables, and the tables.
 
     Raises:
@@ -121,7 +121,7 @@ def read_recorded(folder: Path) -> tuple[str, list[Recorded]]:
         places = [path for recipe in table["recipes"] for path in fitting if named[path] == recipe]
         placed.update(places)
         found.append(
-            Recorded(
+            Table(
                 table["title"],
                 table["recipes"],
                 scale,

@@ -197,7 +197,7 @@ def refuse_incomparable(entries: Sequence[Entry], budget: Budget) -> None:
 
 
 # settings that may differ: data_dir changes no number, and equal seeds are compared
-_FREE = {"data_dir", "seed"}
+_MAY_DIFFER = {"data_dir", "seed"}
 _DATA_OF_TRAINER = (
     "accumulate_grad_batches",
     "fast_dev_run",
@@ -213,7 +213,7 @@ def data_of(config: Mapping[str, Any]) -> dict[str, Any]:
     # eval_batch_size matters only if a text is cut into rows or some minibatches are left out
     some = trainer.get("limit_val_batches")
     cut = arguments.get("windows") == "carried" or isinstance(some, int) or some not in (None, 1.0)
-    free = _FREE if cut else _FREE | {"eval_batch_size"}
+    free = _MAY_DIFFER if cut else _MAY_DIFFER | {"eval_batch_size"}
     return {
         "data": {
             "class_path": config["data"]["class_path"],

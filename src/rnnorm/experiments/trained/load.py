@@ -26,7 +26,7 @@ from rnnorm.experiments.training.run_names import BEST, checkpoint_of, is_run
 from rnnorm.norm.population import BUFFERS, Population
 
 # options that may differ between training and use
-FREE = (
+USE_MAY_CHANGE = (
     "data_dir",
     *FILES,
     "batch_size",
@@ -136,7 +136,7 @@ def load_trained(
     else:
         experiment = Experiment(read_recipe(str(run), scale or "paper").config, options)
     model, data = experiment.model, experiment.datamodule
-    check_same(state, model, data, checkpoint, free=(*FREE, *_ESTIMATED))
+    check_same(state, model, data, checkpoint, free=(*USE_MAY_CHANGE, *_ESTIMATED))
     if estimate:
         own = model.state_dict()
         for name, module in model.named_modules():
@@ -145,7 +145,7 @@ def load_trained(
                 state["state_dict"].update((entry, own[entry]) for entry in entries)
     else:
         try:
-            check_same(state, model, data, checkpoint, free=FREE)
+            check_same(state, model, data, checkpoint, free=USE_MAY_CHANGE)
         except ValueError as error:
             remedy = "rnnorm test --estimate takes other population statistics"
             raise ValueError(f"{error}; {remedy}") from None

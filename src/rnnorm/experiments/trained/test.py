@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from rnnorm.diagnostics import batch_normalised, batch_statistics
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
-from rnnorm.experiments.trained.load import FREE, load_trained
+from rnnorm.experiments.trained.load import USE_MAY_CHANGE, load_trained
 from rnnorm.experiments.trained.measurement import Measurement, Statistics, keep_measurements
 from rnnorm.experiments.training.build import Experiment, quiet_lightning
 from rnnorm.experiments.training.checkpoint import data_state
@@ -152,7 +152,7 @@ def _take_in(one: Experiment, other: Experiment, run: str | Path) -> None:
     differ = [
         f"{name} is {ours.get(name)!r} and {theirs.get(name)!r}"
         for name in dict.fromkeys((*ours, *theirs))
-        if name not in FREE and ours.get(name) != theirs.get(name)
+        if name not in USE_MAY_CHANGE and ours.get(name) != theirs.get(name)
     ]
     if differ:
         raise ValueError(f"{run} must have the data of the first run: {'; '.join(differ)}")
@@ -209,7 +209,7 @@ def _test(
     batch = statistics == "batch"
     signals = OwnHandlers()
     shown = [*progress_bars(), *([BatchStatistics()] if batch else [])]
-    callbacks = [TakeAlong(), *shown, signals]
+    callbacks = [MoveOtherModels(), *shown, signals]
     # one device, on however many the training ran
     trainer = experiment.make_trainer(callbacks, devices=1, num_nodes=1, strategy="auto")
     loader = SeveralRows(loader) if batch else loader
@@ -231,7 +231,7 @@ def _test(
     return {n: v for n, v in metrics[0].items() if n != SAMPLING_ERROR or isfinite(v)}
 
 
-class TakeAlong(Callback):
+class MoveOtherModels(Callback):
     """Callback that takes the models beside a model to its device, in evaluation mode."""
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

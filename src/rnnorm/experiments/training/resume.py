@@ -26,7 +26,7 @@ from rnnorm.experiments.training.checkpoint import (
 from rnnorm.experiments.training.clock import callbacks_of
 
 #: data arguments that may change when a training resumes
-FREE = ("data_dir", *FILES, "eval_batch_size")
+RESUME_MAY_CHANGE = ("data_dir", *FILES, "eval_batch_size")
 # trainer arguments that may not change
 _LEARNING = (
     "accumulate_grad_batches",
@@ -73,7 +73,7 @@ def starting_point(folder: Path, experiment: Experiment) -> StartingPoint:
     except FileNotFoundError:
         return StartingPoint()
     check_resumable(state, path)
-    check_same(state, experiment.model, experiment.datamodule, path, free=FREE)
+    check_same(state, experiment.model, experiment.datamodule, path, free=RESUME_MAY_CHANGE)
     # an accumulating checkpoint precedes the first step: starting over loses nothing
     if state.get(ACCUMULATING):
         return StartingPoint()
@@ -113,7 +113,7 @@ def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a whole configuration that determine what is learned."""
     data, trainer = config["data"], config["trainer"]
     # the seed of the data is linked to seed_everything
-    given = {k: v for k, v in data["init_args"].items() if k not in (*FREE, "seed")}
+    given = {k: v for k, v in data["init_args"].items() if k not in (*RESUME_MAY_CHANGE, "seed")}
     callbacks = {c["class_path"]: c.get("init_args") for c in trainer["callbacks"] or []}
     return {
         "seed_everything": config["seed_everything"],

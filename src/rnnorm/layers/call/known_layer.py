@@ -190,7 +190,7 @@ class KnownLayer:
             return None
         if list(map(Tensor.data_ptr, held)) != last.prepared.key.addresses:
             return None
-        # a stream without step is warned of
+        # a stream without step is checked of
         alike = training or step is not None or not given or module._asked_for_step
         return tensors if alike or all([p.shared for p in tensors.populations]) else None
 
@@ -205,7 +205,7 @@ class KnownLayer:
             [p._buffers.get(name) for p in populations for name in names],
         )
 
-    def warned(self, module: Any) -> bool:
+    def checked(self, module: Any) -> bool:
         """Tell whether each population has been checked for a statistic."""
         return all([module._modules[name]._checked for name in self.populations.values()])
 

@@ -133,7 +133,7 @@ def _call(
     if not known.own and not known.runs(x, training, one_step=not suffix):
         return None
     streams = step is None and bool(given)
-    if not training and (streams or not known.warned(module)):
+    if not training and (streams or not known.checked(module)):
         module._warn(streams)
     state, noise = _first_state(module, x, given, suffix)
     found = _run(known, module, x, state, suffix, step or 0, noise, (x, given), products)
@@ -293,7 +293,7 @@ def _run(
     takes = module.training and bool(known.populations)
     populations: list[Any] = [module._modules[name] for name in known.populations.values()]
     if takes and (B == 1 or (T > 1 and any([population.shared for population in populations]))):
-        # a row of several steps, or of one statistic over all frames
+        # the usual call refuses a single row, and merges the steps that share a statistic
         return None
     if takes:
         for population in populations:

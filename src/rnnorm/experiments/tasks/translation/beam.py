@@ -7,10 +7,10 @@ from torch import Tensor
 
 from rnnorm.experiments.data.text.vocabulary import END
 from rnnorm.experiments.models.recurrent_model import rows_of
-from rnnorm.experiments.tasks.translation.decoder import Decoder, Sight
+from rnnorm.experiments.tasks.translation.decoder import Decoder, DecoderState
 
 
-def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
+def beam_search(decoder: Decoder, at: DecoderState, size: int, limit: int) -> Tensor:
     """Find each row's translation with the highest score.
 
     At each step the ``size`` most probable of all continuations of a row are kept. A translation
@@ -41,7 +41,7 @@ def beam_search(decoder: Decoder, at: Sight, size: int, limit: int) -> Tensor:
     for t in range(limit):
         row, hypothesis = going_on.nonzero().T
         x = decoder.embed(symbols[row, hypothesis]).unsqueeze(0)
-        features, (_, state) = decoder.steps(x, Sight(memory.of(row), state), t)
+        features, (_, state) = decoder.steps(x, DecoderState(memory.of(row), state), t)
         likely = decoder.scores(features[0]).log_softmax(1, dtype=wide).topk(k, 1)
         scores = torch.full((rows, size, k), -torch.inf, device=device, dtype=wide)
         nexts = torch.full((rows, size, k), END, device=device)

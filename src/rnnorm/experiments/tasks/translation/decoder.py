@@ -11,7 +11,7 @@ from rnnorm.experiments.models.attention import LuongAttention, Memory
 from rnnorm.experiments.models.recurrent_model import rows_of
 
 
-class Sight(NamedTuple):
+class DecoderState(NamedTuple):
     """The decoder's memory and states before a step.
 
     Attributes:
@@ -56,8 +56,8 @@ class Decoder(nn.Module):
         return scores
 
     def steps(
-        self, x: Tensor, at: Sight, step: int, lengths: Tensor | None = None
-    ) -> tuple[Tensor, Sight]:
+        self, x: Tensor, at: DecoderState, step: int, lengths: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
         """Take steps whose inputs are known, in one call of the layer.
 
         Args:
@@ -71,8 +71,8 @@ class Decoder(nn.Module):
         """
         memory, state = at
         output, state = self.rnn(x, state, lengths=lengths, step=step)
-        return self.attention(output, memory), Sight(memory, state)
+        return self.attention(output, memory), DecoderState(memory, state)
 
-    def rows(self, at: Sight, kept: Tensor) -> Sight:
+    def rows(self, at: DecoderState, kept: Tensor) -> DecoderState:
         """Select memory and states of some rows."""
-        return Sight(at.memory.of(kept), rows_of(at.state, kept))
+        return DecoderState(at.memory.of(kept), rows_of(at.state, kept))

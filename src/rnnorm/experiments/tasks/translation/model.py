@@ -28,7 +28,7 @@ from rnnorm.experiments.models.measures import Likelihood
 from rnnorm.experiments.models.recurrent_model import RecurrentModel, side_by_side
 from rnnorm.experiments.tasks.translation.beam import beam_search
 from rnnorm.experiments.tasks.translation.data import TranslationData
-from rnnorm.experiments.tasks.translation.decoder import Decoder, Sight
+from rnnorm.experiments.tasks.translation.decoder import Decoder, DecoderState
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.score import Score
 
@@ -113,7 +113,7 @@ class Translator(RecurrentModel):
             what = f"the {words} words of the {name}, the end and the unknown word"
             self.expect_size(f"{name}_size", len(numbers), what)
 
-    def encode(self, source: Tensor, lengths: Tensor) -> Sight:
+    def encode(self, source: Tensor, lengths: Tensor) -> DecoderState:
         """Encode sentences: return the decoder's memory and first states.
 
         Args:
@@ -127,7 +127,7 @@ class Translator(RecurrentModel):
         ends = map(side_by_side, last if isinstance(last, tuple) else (last,))
         h, *c = (f(end).unsqueeze(0) for f, end in zip(self.first_states, ends, strict=True))
         # h is within -1 and 1, c need not be
-        return Sight(memory, (h.tanh(), *c) if c else h.tanh())
+        return DecoderState(memory, (h.tanh(), *c) if c else h.tanh())
 
     def task(self, batch: ParallelBatch) -> Task:
         """Return the task of a minibatch for a way to train."""
