@@ -33,7 +33,8 @@ class Passes(NamedTuple):
         forward: the forward pass without autograd, called with inputs, options, whether a backward
             pass follows, and the active rows of all ranks or None for this process alone.
         backward: the backward pass without autograd, called with inputs, results, the gradients of
-            output, h_n, c_n and all_c, options, whether the gradient of x is wanted, and ``rows``.
+            output, h_n, c_n and all_c, options, whether the gradient of x is wanted,
+            and the active rows as for ``forward``.
         forward_operator: the forward pass as a custom operator.
         backward_operator: the backward pass as a custom operator.
     """

@@ -120,7 +120,7 @@ class LayerResult(NamedTuple):
     """The results of a kernel.
 
     Args:
-        output: ``(T, B, H_out)``, zero where padded.
+        output: ``(T, B, H_out)``, zero where padded if the call ``clears``.
         state: the state of each row after its last frame.
         taken: mean and biased variance taken at each batch-normalised site, ``(T, F)``, or
             ``(1, F)`` for sequence scope; zero at steps with too few rows, NaN at steps where the

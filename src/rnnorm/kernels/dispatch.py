@@ -140,6 +140,7 @@ KERNELS = (
         traceable=True,
         unasked=cuda.UNPROVEN,
         look_up=triton.look_up,
+        # the row of triton has none: no GPU has run this launch yet
         update=triton.update,
         restarts=True,
     ),

@@ -51,9 +51,10 @@ class GRU(Sequence):
             noise, equal initial states have no variance.
         recurrent_dropout: a :class:`Zoneout` of h, a :class:`CellDropout`, a
             :class:`SequenceDropout`, or None.
-        reset_after: whether the reset gate acts after the recurrent product, as in torch.nn, or
-            ``"both"``. Both have a joint site too. A layer with ``False`` is compiled on a CPU at
-            its first call, as a cell of the user's own.
+        reset_after: where the reset gate acts: after the recurrent product (``True``, as in
+            torch.nn), before it (``False``), or on the candidate's whole preactivation
+            (``"both"``). With ``False`` and ``"both"`` there is a joint site, too. A layer with
+            ``False`` is compiled on a CPU at its first call, as a cell of the user's own.
 
     Shape:
         - input: ``(T, I)``, ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, or a

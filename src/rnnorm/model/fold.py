@@ -17,6 +17,7 @@ from rnnorm.layers.one_step import Step
 from rnnorm.layers.rnn import RNN, RNNCell
 from rnnorm.layers.sequence_layer import Sequence
 from rnnorm.layers.stateful import Stateful
+from rnnorm.model.freeze import UNDO_FIRST
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import BatchNorm
 
@@ -77,19 +78,18 @@ def _refuse(module: nn.Module, name: str) -> None:
     if ours and hasattr(module, "_orig_mod"):
         raise ValueError(
             f"{name}: it must not be compiled, since torch would run the layer as it was: fold "
-            "first, then take torch.compile"
+            "first, then call torch.compile"
         )
     if not isinstance(module, Sequence | Step):
         return
     if is_parametrized(module):
         raise ValueError(
-            f"{name}: its weights must be plain parameters, got parametrized ones: take "
+            f"{name}: its weights must be plain parameters, got parametrized ones: call "
             "torch.nn.utils.parametrize.remove_parametrizations first"
         )
     if module._forward_pre_hooks or module._forward_hooks:
         raise ValueError(
-            f"{name}: it must have no forward hooks, which may change its weights: of pruning and "
-            "the older weight norm take torch.nn.utils.prune.remove and remove_weight_norm first"
+            f"{name}: it must have no forward hooks, which may change its weights: {UNDO_FIRST}"
         )
 
 

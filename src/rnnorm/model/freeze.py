@@ -13,6 +13,12 @@ from rnnorm.norm.population import Population
 
 Model = TypeVar("Model", bound=nn.Module)
 
+#: advice where a hook or a computed tensor is in the way
+UNDO_FIRST = (
+    "undo pruning by torch.nn.utils.prune.remove, and the older weight norm by "
+    "torch.nn.utils.remove_weight_norm, first"
+)
+
 
 def freeze(model: Model) -> Model:
     """Copy a model for inference, with the results of the model in evaluation.
@@ -39,8 +45,7 @@ def freeze(model: Model) -> Model:
             raise
         raise RuntimeError(
             "model must be one that copy.deepcopy copies, got one with a tensor computed from "
-            "others: of pruning and the older weight norm take torch.nn.utils.prune.remove and "
-            "remove_weight_norm first"
+            "others: " + UNDO_FIRST
         ) from None
     for module in list(model.modules()):
         for name, child in module._modules.items():

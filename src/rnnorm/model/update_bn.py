@@ -20,7 +20,9 @@ from rnnorm.norm.population import Population
 
 Model = TypeVar("Model", bound=nn.Module)
 
-_IN_LIGHTNING = "; for ExactStatistics it is a method of the model, statistics_step(batch)"
+_IN_LIGHTNING = (
+    "; with rnnorm.lightning.ExactStatistics give the model a method statistics_step(batch) instead"
+)
 
 
 @torch.no_grad()

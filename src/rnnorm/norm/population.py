@@ -165,8 +165,8 @@ class Population(nn.Module):
         if getattr(self, "_is_replica", False):
             raise RuntimeError(
                 f"a population has {len(self)} steps and would have to grow to {needed} under "
-                "torch.nn.DataParallel, whose replicas are lost: give norm.horizon a number, or "
-                "train on the longest sequence once before"
+                "torch.nn.DataParallel, which discards its replicas: give norm.horizon a number, "
+                "or train on the longest sequence once before"
             )
         distributed = torch.distributed
         together = distributed.is_available() and distributed.is_initialized()
@@ -182,8 +182,8 @@ class Population(nn.Module):
             if not _out_of_memory(error):
                 raise
             raise type(error)(
-                f"no memory for statistics of {needed} steps, which are step and the frames of the "
-                f"call: give a smaller step, or norm.horizon a number ({error})"
+                f"no memory for statistics of {needed} steps, which are step plus the frames of "
+                f"this call: give a smaller step, or a number as norm.horizon ({error})"
             ) from error
 
     def at(self, steps: Tensor) -> Moments:

@@ -175,8 +175,8 @@ class Norm(Spec):
         # the smallest normal number of float32
         if self.eps < 2.0**-126:
             raise ValueError(
-                f"norm.eps must be above 0 in float32, got {self.eps}: a constant site has no "
-                "variance"
+                f"norm.eps must be above 0 in float32, got {self.eps}: a constant site "
+                "would be divided by 0"
             )
 
 

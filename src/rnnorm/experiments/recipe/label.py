@@ -8,8 +8,8 @@ from typing import Any
 
 from rnnorm.experiments.recipe.options import option_name
 
-# options of duration, place and speed do not change a label; several processes share the
-# minibatches and the statistics of one; the seed is shown apart
+# options of duration, place, speed and number of processes do not change a label; the seed is
+# shown apart
 _NOT_IN_LABEL = (
     "accelerator",
     "data_dir",

@@ -23,8 +23,8 @@ class Curve:
     """Validation scores of one training, one point after each validation.
 
     Attributes:
-        model: its name.
-        seed: its seed.
+        model: name of the model.
+        seed: seed of the training.
         steps: training steps until each point.
         seconds: seconds spent in them.
         values: the score as it is shown, an accuracy or error in per cent.

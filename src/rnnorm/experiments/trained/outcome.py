@@ -21,23 +21,23 @@ class Outcome:
     """A training, finished or not, beside the paper's number.
 
     Attributes:
-        recipe: its name.
+        recipe: name of the recipe.
         scale: ``"paper"`` or ``"small"``.
-        title: what the row is.
-        paper: where it is from.
-        metric: what the paper's number is, such as ``test accuracy, %``.
+        title: title of the row in a table.
+        paper: paper that the recipe is from.
+        metric: metric of the paper's number, such as ``test accuracy, %``.
         number: the paper's number, or None.
-        small: what ``--scale small`` has made smaller, or None.
+        small: what ``--scale small`` reduces, or None.
         epochs: whole epochs so far.
         steps: training steps so far.
         seconds: time in training steps, whatever else the machine did meanwhile.
         best: best validation score, as it is logged, or None without validation.
-        best_epoch: the epoch that had it, counted from 1.
-        tests: what ``rnnorm test`` has measured, of whatever checkpoint, oldest first.
+        best_epoch: epoch of the best score, counted from 1.
+        tests: measurements by ``rnnorm test``, of any checkpoint, oldest first.
         versions: of rnnorm and torch.
         seed: of weights and data, or None for a record that does not say.
-        changes: what makes it another training than its recipe's, besides the scale.
-        overrides: the same, by the whole names of the options.
+        changes: differences from the recipe, but for the scale.
+        overrides: the same differences, by the whole names of the options.
         best_step: the step of the best validation score, or None for a record that does not say.
         minutes: the budget in minutes of training steps that it had in ``rnnorm compare``, if any.
         places: where its parts ran, each with ``processor``, ``threads``, ``commit`` and

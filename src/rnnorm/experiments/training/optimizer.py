@@ -42,7 +42,9 @@ class FlooredRMSprop(Optimizer):
         check_number("alpha", alpha, 0.0, 1.0)
         check_number("floor", floor, 0.0)
         if floor == 0:
-            raise ValueError("floor must be above 0, got 0: a gradient of 0 has no mean square")
+            raise ValueError(
+                "floor must be above 0, got 0: a gradient that was always 0 would be divided by 0"
+            )
         super().__init__(params, {"lr": lr, "alpha": alpha, "floor": floor})
 
     @torch.no_grad()

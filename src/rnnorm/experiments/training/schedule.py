@@ -11,9 +11,9 @@ class DecayAfter(LRScheduler):
     """Divides the learning rate after every epoch from a certain one on (Zaremba et al. 2014).
 
     Args:
-        optimizer: its learning rate is that of the first epochs.
-        epochs: how many epochs have it.
-        divisor: what it is divided by in each epoch after them.
+        optimizer: has the learning rate of the first epochs.
+        epochs: number of these first epochs.
+        divisor: divides the learning rate before each later epoch.
 
     Raises:
         ValueError: if ``epochs`` or ``divisor`` is not positive.

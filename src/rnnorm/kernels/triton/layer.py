@@ -214,7 +214,7 @@ def _is_readable(buffer: Tensor) -> bool:
 
 
 def layer(call: LayerCall) -> LayerResult:
-    """Run a layer as ``reference.layer`` does, without masks; these cells do not read ``step``."""
+    """Run a layer as ``reference.layer`` does, without masks; no cell reads the step's index."""
     # importing it imports Triton
     from rnnorm.kernels.triton.operators import PASSES
 

@@ -1,4 +1,4 @@
-"""Jagged nested tensors in and out: their rows are packed for a call, and unpacked behind it."""
+"""Jagged nested tensors in and out: their rows are packed for a call, and unpacked after it."""
 
 from __future__ import annotations
 

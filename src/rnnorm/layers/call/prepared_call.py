@@ -115,8 +115,8 @@ class LayerTensors(NamedTuple):
     """The tensors of a layer at one call, and its populations.
 
     Args:
-        parameters: parameters in the kernel's order, with None for those that there are not.
-        populations: populations by the kernel's site.
+        parameters: parameters in the kernel's order, None for those that the layer lacks.
+        populations: populations in the order of the kernel's sites.
         buffers: buffers of all populations.
     """
 
