@@ -12,7 +12,18 @@ PACKAGE = Path(rnnorm.__file__).parent
 #: from the ground up: a floor may import itself and what stands before it
 FLOORS = ("tracing", "norm", "cells", "kernels", "init", "layers", "model", "export", "convert")
 FLOORS += ("lightning", "torchrl", "diagnostics")
-ROOMS = ("console", "files", "private", "recipes", "recipe", "data", "training", "models", "bench")
+ROOMS = (
+    "console",
+    "files",
+    "writing",
+    "private",
+    "recipes",
+    "recipe",
+    "data",
+    "training",
+    "models",
+    "bench",
+)
 ROOMS += ("searching", "tasks", "trained", "comparing", "reporting", "commands")
 
 

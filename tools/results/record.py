@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rnnorm.experiments.data.text_file import as_text
-from rnnorm.experiments.files import file_exists, unpack, write_whole
+from rnnorm.experiments.files import file_exists, unpack
 from rnnorm.experiments.recipe.label import changes
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.searching.storage import is_storage
@@ -21,6 +21,7 @@ from rnnorm.experiments.trained.curve import read_curve
 from rnnorm.experiments.trained.outcome import Outcome, read_outcome
 from rnnorm.experiments.training.folder import rebuild
 from rnnorm.experiments.training.score import score_of
+from rnnorm.experiments.writing import write_whole
 from tools.results.page import page_of
 from tools.results.picture import (
     curves_of,

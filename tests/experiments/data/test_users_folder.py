@@ -6,10 +6,10 @@ from rnnorm.experiments.files import (
     added_by_system,
     files_below,
     inner_folder,
-    refuse_file,
     users_file,
     users_folder,
 )
+from rnnorm.experiments.writing import refuse_file
 
 
 def test_the_home_may_be_a_tilde(tmp_path, monkeypatch):

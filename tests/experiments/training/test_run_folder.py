@@ -5,11 +5,11 @@ from datetime import date
 import pytest
 
 import rnnorm
-from rnnorm.experiments.files import write_whole
 from rnnorm.experiments.recipe.recipe import OverrideError
 from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.training import folder as run_folder
 from rnnorm.experiments.training.fit import fit
+from rnnorm.experiments.writing import write_whole
 
 RECIPE = "demo/digits-bn"
 

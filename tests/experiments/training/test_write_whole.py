@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rnnorm.experiments.files import partial_of, write_whole
+from rnnorm.experiments.writing import partial_of, write_whole
 
 
 def test_a_kill_while_writing_leaves_the_old_file(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from rnnorm.experiments.bench.cases import Case, draw
 from rnnorm.experiments.bench.layers import Shape, Variant, prepare
 from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
-from rnnorm.experiments.files import refuse_file
+from rnnorm.experiments.writing import refuse_file
 from rnnorm.kernels import dispatch
 
 CELLS = ("LSTM", "GRU", "RNN")

@@ -29,7 +29,7 @@ from rnnorm.experiments.bench.layers import (
 )
 from rnnorm.experiments.bench.record import Record, describe, device_and_system, machine
 from rnnorm.experiments.bench.timing import captured, interleave, launched, repeated
-from rnnorm.experiments.files import partial_of, refuse_folder, write_whole
+from rnnorm.experiments.writing import partial_of, refuse_folder, write_whole
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.precision import multiplied

@@ -22,10 +22,10 @@ from torch.optim import LBFGS, Optimizer
 from rnnorm.experiments.bench.layers import VerificationError, on_backend, verify
 from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
-from rnnorm.experiments.files import refuse_file
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.training.build import Experiment
+from rnnorm.experiments.writing import refuse_file
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.dispatch import use_backend
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 import rnnorm
-from rnnorm.experiments.files import write_whole
 from rnnorm.experiments.training.machine import processor
+from rnnorm.experiments.writing import write_whole
 from rnnorm.kernels.cpu.library import isa
 from rnnorm.kernels.precision import float32_precision
 

@@ -26,7 +26,6 @@ from rnnorm.experiments.comparing.entry import (
 from rnnorm.experiments.comparing.picture import draw, refuse_name
 from rnnorm.experiments.comparing.table import comparison_table
 from rnnorm.experiments.console import check_at_least, counted
-from rnnorm.experiments.files import refuse_file, write_whole
 from rnnorm.experiments.recipe.label import differences
 from rnnorm.experiments.recipe.options import option_name, refuse_twice, training_options
 from rnnorm.experiments.trained.curve import Curve, as_csv, read_curve
@@ -37,6 +36,7 @@ from rnnorm.experiments.training.folder import rebuild
 from rnnorm.experiments.training.progress import StepsBar, steps_bar
 from rnnorm.experiments.training.run_names import LAST, has_checkpoint, is_recipe, is_run, runs_in
 from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.writing import refuse_file, write_whole
 
 
 def compare(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rnnorm.experiments.files import refuse_file, refuse_folder, write_whole
 from rnnorm.experiments.trained.curve import Curve, at_shared_steps, by_model, mean_curve
+from rnnorm.experiments.writing import refuse_file, refuse_folder, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from rnnorm.experiments.comparing.entry import Entry, from_folder, named_apart
 from rnnorm.experiments.comparing.picture import Look, looks_of
-from rnnorm.experiments.files import refuse_file, refuse_folder, write_whole
 from rnnorm.experiments.reporting.figures import (
     curve_pictures,
     example_pictures,
@@ -34,6 +33,7 @@ from rnnorm.experiments.trained.load import read_trained_run
 from rnnorm.experiments.trained.outcome import Outcome, read_outcome, read_unsaved
 from rnnorm.experiments.training.run_names import has_checkpoint, runs_in
 from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.writing import refuse_file, refuse_folder, write_whole
 
 Item = TypeVar("Item")
 Training = tuple[Entry, Outcome, Curve]

@@ -18,7 +18,6 @@ import optuna
 import torch
 
 from rnnorm.experiments.console import check_at_least, shorten
-from rnnorm.experiments.files import refuse_file
 from rnnorm.experiments.recipe.options import option_name, training_options
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.recipe.trust import trusting, trusts
@@ -31,6 +30,7 @@ from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.machine import flush_subnormals
 from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.signals import Stopped, signal_handlers
+from rnnorm.experiments.writing import refuse_file
 
 _MOST_TRIALS = 100_000
 _PRUNERS: dict[str, type[optuna.pruners.BasePruner]] = {

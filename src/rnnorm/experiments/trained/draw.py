@@ -13,11 +13,11 @@ from torch import Tensor
 from rnnorm.diagnostics import plot_strokes
 from rnnorm.experiments.console import check_at_least
 from rnnorm.experiments.data.strokes.strokes import END, UP, StrokeBatches
-from rnnorm.experiments.files import refuse_file, write_whole
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
 from rnnorm.experiments.trained.load import load_trained
 from rnnorm.experiments.training.checkpoint import data_state
+from rnnorm.experiments.writing import refuse_file, write_whole
 
 _KINDS = (".svg", ".png")
 _COLUMNS = 5

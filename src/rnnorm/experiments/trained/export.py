@@ -16,10 +16,10 @@ from torchmetrics import Metric
 import rnnorm
 from rnnorm.experiments.console import check_choice
 from rnnorm.experiments.data.loaded_data import LoadedData
-from rnnorm.experiments.files import refuse_folder, write_whole
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.trained.load import load_trained
 from rnnorm.experiments.training.checkpoint import data_state
+from rnnorm.experiments.writing import refuse_folder, write_whole
 
 Format = Literal["onnx", "pt2", "folded"]
 # sizes of the example input; the exported model accepts others

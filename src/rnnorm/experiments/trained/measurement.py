@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rnnorm.experiments.files import file_exists, unpack, write_whole
+from rnnorm.experiments.files import file_exists, unpack
 from rnnorm.experiments.training.score import SAMPLING_ERROR, Metric
+from rnnorm.experiments.writing import write_whole
 
 Statistics = Literal["population", "batch"]
 FILE = "tests.json"

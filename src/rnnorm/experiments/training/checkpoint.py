@@ -19,8 +19,9 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import nn
 
 from rnnorm.experiments.console import shorten
-from rnnorm.experiments.files import BrokenFileError, check_size, unpack, write_whole
+from rnnorm.experiments.files import BrokenFileError, check_size, unpack
 from rnnorm.experiments.training.run_names import BEST, LAST, PREVIOUS
+from rnnorm.experiments.writing import write_whole
 
 # the comment of a checkpoint's zip archive: the digest of all bytes before it
 _DIGEST = b"sha256:"

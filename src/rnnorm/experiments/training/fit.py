@@ -13,7 +13,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from rnnorm.experiments.console import check_at_least, shorten
-from rnnorm.experiments.files import write_whole
 from rnnorm.experiments.recipe.options import data_dir_option, training_options
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.training import processes
@@ -52,6 +51,7 @@ from rnnorm.experiments.training.run import Run, introduction
 from rnnorm.experiments.training.run_names import LAST, checkpoint_of, is_run
 from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.signals import Stopped, StopSignals
+from rnnorm.experiments.writing import write_whole
 
 
 def fit(

@@ -15,14 +15,7 @@ from typing import Any
 import torch
 
 import rnnorm
-from rnnorm.experiments.files import (
-    file_exists,
-    partial_of,
-    refuse_file,
-    stale_partials,
-    unpack,
-    write_whole,
-)
+from rnnorm.experiments.files import file_exists, unpack
 from rnnorm.experiments.recipe.recipe import (
     ENDINGS,
     OverrideError,
@@ -32,6 +25,7 @@ from rnnorm.experiments.recipe.recipe import (
 )
 from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.run_names import shell_word
+from rnnorm.experiments.writing import partial_of, refuse_file, stale_partials, write_whole
 
 # most bytes of a run.json
 _LIMIT = 1 << 20

@@ -15,9 +15,10 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from rnnorm.experiments.data.text_file import as_text
-from rnnorm.experiments.files import unpack, write_whole
+from rnnorm.experiments.files import unpack
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.clock import Clock
+from rnnorm.experiments.writing import write_whole
 
 COLUMNS = ("step", "epoch", "seconds", "name", "value")
 #: what stands before the name of a training score of a whole epoch
