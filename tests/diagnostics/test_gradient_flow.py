@@ -216,3 +216,11 @@ def test_a_state_that_zoneout_keeps_is_the_one_that_the_next_step_reads():
     norms = gradient_norms(lstm, lambda result: result[0].sum(), torch.randn(T, B, I).double())
     # nothing follows the last state, of which each number has a gradient of 1
     assert norms[-1].item() == pytest.approx((B * H) ** 0.5)
+
+
+def test_a_stateful_layer_begins_anew_for_the_norms():
+    stream = rnnorm.Stateful(rnnorm.GRU(I, H, norm="layer", dtype=torch.float64))
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    wanted = gradient_norms(stream, torch.sum, x)
+    stream(x[:, :2])
+    torch.testing.assert_close(gradient_norms(stream, torch.sum, x), wanted)

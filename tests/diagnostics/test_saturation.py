@@ -51,3 +51,10 @@ def test_picture_has_the_curve_and_a_model_beside_it(axes):
     assert curve.get_xdata()[-1] == 2.5
     assert mine.get_label() == "mine"
     assert axes.get_xlabel() == "standard deviation of x"
+
+
+def test_a_stateful_layer_begins_anew():
+    stream, x = rnnorm.Stateful(rnnorm.RNN(3, 8)), torch.randn(5, 4, 3)
+    wanted = tanh_inputs(stream, x)
+    stream(x[:, :2])
+    torch.testing.assert_close(tanh_inputs(stream, x), wanted)

@@ -371,7 +371,7 @@ def test_ages_and_flags_keep_their_dtype():
     assert stream.age.tolist() == [7, 2, 3]
 
 
-@pytest.mark.parametrize("wrong", ["list", "dense", "packed"])
+@pytest.mark.parametrize("wrong", ["list", "dense", "packed", "device"])
 def test_a_wrong_reset_is_refused_where_rows_begin_anew(wrong):
     stream, x = make("GRU"), frames(5)
     flags = torch.zeros(5, 3, dtype=torch.bool)
@@ -380,6 +380,7 @@ def test_a_wrong_reset_is_refused_where_rows_begin_anew(wrong):
         "list": (x, flags.tolist()),
         "dense": (packed, flags),
         "packed": (x, packed._replace(data=flags.flatten())),
+        "device": (x, flags.to("meta")),
     }[wrong]
     said = []
     for rows in (None, [0]):

@@ -107,3 +107,17 @@ def test_select_horizon_needs_statistics():
     for norm in (None, "layer", BatchNorm(population="shared")):
         with pytest.raises(ValueError, match=r"(?i)statistic|population|norm"):
             rnnorm.select_horizon(rnnorm.LSTM(2, 3, norm=norm), lambda _: 0.0)
+
+
+def test_select_horizon_begins_a_stateful_layer_anew_each_time():
+    stream, x, ages = rnnorm.Stateful(trained().eval()), torch.randn(3, 2, 2), []
+    stream(x)
+
+    def evaluate(model):
+        ages.append(model.age)
+        model(x)
+        return 0.0
+
+    rnnorm.select_horizon(stream, evaluate)
+    assert ages == [0, 0, 0, 0]
+    assert stream.age == 3

@@ -20,6 +20,7 @@ from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.rnn import RNN
 from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.stateful import states_apart
 from rnnorm.model.synchronize import set_ranks
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def gradient_norms(
         torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type),
         torch.enable_grad(),
         use_backend("reference"),
+        states_apart(model.modules()),
         # cuDNN has no backward pass of torch.nn's layers in evaluation
         torch.backends.cudnn.flags(enabled=False),
     ):

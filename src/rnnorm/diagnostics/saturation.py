@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rnnorm.kernels.dispatch import use_backend
+from rnnorm.layers.stateful import states_apart
 from rnnorm.model.synchronize import set_ranks
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
             steps than the model has seen.
     """
     model, watch = set_ranks(copy.deepcopy(model), None), _Watch()
-    with torch.no_grad(), use_backend("reference"), watch:
+    with torch.no_grad(), use_backend("reference"), states_apart(model.modules()), watch:
         model(x)
     if not watch.spread:
         raise ValueError("model never calls tanh, or within an operator of torch.nn's layers")

@@ -277,9 +277,10 @@ def _from_the_first_frame(
     if reset is not None:
         if not isinstance(reset, PackedSequence if packed else Tensor):
             return reset
-        if reset.data.dtype != torch.bool or reset.data.shape != first.shape:
+        flags = reset.data
+        if flags.dtype != torch.bool or (flags.shape, flags.device) != (first.shape, first.device):
             return reset
-        first |= reset.data
+        first |= flags
     if not packed:
         return first
     like = input if reset is None else reset

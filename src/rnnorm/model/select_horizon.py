@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from rnnorm.layers.normalised_module import temporarily
+from rnnorm.layers.stateful import states_apart
 from rnnorm.model.update_bn import copy_buffers, put_buffers
 from rnnorm.norm.frozen_population import unfrozen_populations
 
@@ -26,7 +27,7 @@ def select_horizon(
     Args:
         model: model whose layers have population statistics; frozen layers are left as they are.
         evaluate: ``evaluate(model) -> float``, lower is better; called with the model in
-            evaluation mode.
+            evaluation mode; a :class:`Stateful` begins anew each time.
         horizons: the horizons to try, each at least 1; by default the powers of two below the
             length of the longest population, and that length.
 
@@ -67,7 +68,8 @@ def select_horizon(
         with temporarily(model.modules(), training=False):
             for horizon in sorted({int(h) for h in horizons}):
                 trust(horizon)
-                score = evaluate(model)
+                with states_apart(model.modules()):
+                    score = evaluate(model)
                 if not hasattr(score, "__float__"):
                     raise TypeError(f"evaluate must return a number, got {score!r}")
                 scores[horizon] = float(score)
