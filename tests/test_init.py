@@ -280,14 +280,25 @@ def test_so_is_one_parametrised_weight_of_several(name):
     assert torch.equal(layer.weight_ih_l0, before)
 
 
-@pytest.mark.parametrize("function", [init.forget_bias_, init.cooijmans2016_, init.laurent2015_])
+@pytest.mark.parametrize(
+    "function",
+    [
+        init.forget_bias_,
+        init.cooijmans2016_,
+        init.cooijmans2016_by_gate_,
+        init.cooijmans2016_draft_,
+        init.laurent2015_,
+    ],
+)
 @pytest.mark.parametrize(
     ("layer", "name"), [(rnnorm.LSTM(3, 4, 2), "bias_hh_l1"), (rnnorm.LSTMCell(3, 4), "bias_hh")]
 )
 def test_so_is_a_pruned_bias(function, layer, name):
     layer = l1_unstructured(copy.deepcopy(layer), name, 1)
+    before = copy.deepcopy(list(layer.parameters()))
     with pytest.raises(ValueError, match=r"plain parameters bias"):
         function(layer)
+    assert all(map(torch.equal, before, layer.parameters()))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")

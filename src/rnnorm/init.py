@@ -225,9 +225,8 @@ def _candidate(weight: Tensor, size: int) -> int:
     return min(2 * size, weight.size(0) - size)
 
 
-def _forget_gate_open(layer: Layer) -> Layer:
-    """Set all biases to zero, but the bias of an LSTM's forget gate to 1."""
-    biases = _plain(layer, "bias")
+def _forget_gate_open(layer: Layer, biases: list[Tensor]) -> Layer:
+    """Set all biases of a layer to zero, but the bias of an LSTM's forget gate to 1."""
     for bias in biases:
         nn.init.zeros_(bias)
     return forget_bias_(layer) if biases and _has_forget_gate(layer) else layer
@@ -243,12 +242,14 @@ def cooijmans2016_(layer: Layer) -> Layer:
     the sequence's values.
 
     Args:
-        layer: its weights and biases are changed; peepholes, γ and β are not.
+        layer: its weights and biases are changed; peepholes, the output weights of an
+            :class:`HMLSTM`, γ and β are not.
 
     Raises:
         TypeError: if ``layer`` is not a recurrent layer or cell.
         ValueError: if a weight or bias is pruned or parametrized.
     """
+    biases = _plain(layer, "bias")
     joint_orthogonal_(layer)
     size = layer.hidden_size
     for weight in _matrices(layer, "weight_hh"):
@@ -259,7 +260,7 @@ def cooijmans2016_(layer: Layer) -> Layer:
             weight.copy_(torch.cat((gates[:start], identity, gates[start:])))
     for weight in _named(layer, "h_0_weight"):
         nn.init.constant_(weight, 1 / layer.input_size)
-    return _forget_gate_open(layer)
+    return _forget_gate_open(layer, biases)
 
 
 @torch.no_grad()
@@ -270,19 +271,21 @@ def cooijmans2016_by_gate_(layer: Layer) -> Layer:
     code. Batch normalisation hides the difference; for a plain LSTM it matters.
 
     Args:
-        layer: its weights and biases are changed; peepholes, γ and β are not.
+        layer: its weights and biases are changed; peepholes, the output weights of an
+            :class:`HMLSTM`, γ and β are not.
 
     Raises:
         TypeError: if ``layer`` is not a recurrent layer or cell.
         ValueError: if a weight or bias is pruned or parametrized.
     """
+    biases = _plain(layer, "bias")
     orthogonal_(layer)
     size = layer.hidden_size
     for weight in _matrices(layer, "weight_hh"):
         if weight.size(1) == size:
             start = _candidate(weight, size)
             nn.init.eye_(weight[start : start + size])
-    return _forget_gate_open(layer)
+    return _forget_gate_open(layer, biases)
 
 
 @torch.no_grad()
@@ -294,15 +297,17 @@ def cooijmans2016_draft_(layer: Layer) -> Layer:
     the forget gate of an LSTM.
 
     Args:
-        layer: its weights and biases are changed; peepholes, γ and β are not.
+        layer: its weights and biases are changed; peepholes, the output weights of an
+            :class:`HMLSTM`, γ and β are not.
 
     Raises:
         TypeError: if ``layer`` is not a recurrent layer or cell.
         ValueError: if a weight or bias is pruned or parametrized.
     """
+    biases = _plain(layer, "bias")
     orthogonal_(layer)
     _each_gate(layer, nn.init.eye_, "weight_hh")
-    return _forget_gate_open(layer)
+    return _forget_gate_open(layer, biases)
 
 
 @torch.no_grad()
@@ -310,7 +315,8 @@ def laurent2015_(layer: Layer) -> Layer:
     """Initialise as Laurent et al. 2015 do for speech: Glorot uniform per gate, zero biases.
 
     Args:
-        layer: its weights and biases are changed; peepholes, γ and β are not.
+        layer: its weights and biases are changed; peepholes, the output weights of an
+            :class:`HMLSTM`, γ and β are not.
 
     Raises:
         TypeError: if ``layer`` is not a recurrent layer or cell.
