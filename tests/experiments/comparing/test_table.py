@@ -41,6 +41,8 @@ def test_training_scores_have_a_column_where_runs_kept_them():
     # the last validation of the second is within an epoch
     kept[1] = replace(kept[1], trained=[30.0, 60.0, nan])
     assert cells(comparison_table(kept, ACCURACY).splitlines()[1])[3] == "71.0"
+    kept[1] = replace(kept[1], trained=[30.0, 60.0, inf])
+    assert cells(comparison_table(kept, ACCURACY).splitlines()[1])[3] == "inf"
     assert cells(bn)[3] == "30"
 
 

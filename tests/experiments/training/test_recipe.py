@@ -267,6 +267,12 @@ def test_whole_and_single_options_count_in_their_order(given, found):
     assert whole["model"]["init_args"]["norm_options"] == found
 
 
+def test_a_single_option_needs_a_mapping_of_options():
+    options = ["--model.norm_options=3", "--model.norm_options.gamma=0.1"]
+    with pytest.raises(ValueError, match=r"gamma=0\.1 needs norm_options to be a mapping, got 3"):
+        Experiment(read_recipe("demo/digits-bn").config, options)
+
+
 @pytest.mark.parametrize("text", ["1:30", "0b11", "1e", "'64'x"])
 def test_text_is_no_number_on_the_command_line_either(text):
     with pytest.raises(ValueError, match=f'"batch_size": Expected a .*int.*{text}'):
@@ -276,6 +282,7 @@ def test_text_is_no_number_on_the_command_line_either(text):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
+        ("--data=null", r"data must name the class of a data set, got null"),
         ("--data.batch_size=null", r"data\.init_args\.batch_size must be of type int, got null"),
         (f"--data.batch_size={'9' * 20}", r"data\.init_args\.batch_size must be from .*, got 9"),
         ("--optimizer.lr=.nan", r"optimizer\.init_args\.lr must be a finite number, got nan"),

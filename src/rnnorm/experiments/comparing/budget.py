@@ -54,7 +54,7 @@ class Budget:
         )
 
     def ended(self, outcome: Outcome) -> bool:
-        """Tell whether these minutes ended a training."""
+        """Tell whether a training had these minutes, after which none of its steps began."""
         return self.minutes is not None and math.isclose(outcome.minutes or 0.0, self.minutes)
 
     def cut(self, curves: Sequence[Curve], ended: Sequence[bool] = ()) -> list[Curve]:
@@ -62,7 +62,7 @@ class Budget:
 
         Args:
             curves: the curves.
-            ended: whether the budget's minutes ended each training, whose last step then counts.
+            ended: whether each training had the budget's minutes, so that all of its steps count.
         """
         if self.epochs is None and self.minutes is None:
             ends = [c.steps[-1] if c.steps else 0 for c in curves if not c.diverged]

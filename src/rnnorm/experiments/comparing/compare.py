@@ -32,7 +32,7 @@ from rnnorm.experiments.trained.curve import Curve, as_csv, read_curve
 from rnnorm.experiments.trained.outcome import read_outcome
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.folder import rebuild
+from rnnorm.experiments.training.folder import read_run, rebuild
 from rnnorm.experiments.training.progress import StepsBar, steps_bar
 from rnnorm.experiments.training.run_names import LAST, has_checkpoint, is_recipe, is_run, runs_in
 from rnnorm.experiments.training.score import Score
@@ -194,9 +194,11 @@ def is_done(entry: Entry, budget: Budget) -> bool:
         return True
     if not is_run(entry.folder):
         return False
-    # building adds the defaults of arguments that later versions brought
-    existing, _ = rebuild(entry.folder, entry.recipe, entry.scale)
-    if found := list(differences(training_of(existing.as_dict()), training_of(entry.config))):
+    existing, _ = read_run(entry.folder, entry.recipe, entry.scale)
+    if training_of(existing) != training_of(entry.config):
+        # building, which is slow, adds the defaults of arguments that later versions brought
+        existing = rebuild(entry.folder)[0].as_dict()
+    if found := list(differences(training_of(existing), training_of(entry.config))):
         raise ValueError(
             f"{entry.folder} holds another training: {'; '.join(found)}. Name another --out"
         )

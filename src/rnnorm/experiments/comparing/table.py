@@ -41,7 +41,7 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
                 spread([best(c, score) for c in whole[model] if c.values], score),
                 # a last validation within an epoch has no training score
                 spread(
-                    [v for c in whole[model] for v in c.trained[-1:] if math.isfinite(v)], score
+                    [v for c in whole[model] for v in c.trained[-1:] if not math.isnan(v)], score
                 ),
                 f"{mean.steps[-1]}" if mean.steps else "",
                 f"{statistics.median(milliseconds):.1f}" if milliseconds else "",

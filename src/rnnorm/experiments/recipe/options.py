@@ -103,8 +103,9 @@ def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> 
     ``--model.norm=none`` means no norm, as for ``--vary``.
 
     Raises:
-        ArgumentError: if an option's value is not YAML, or an option would have no effect: a seed
-            of the data, or an option that only fit sets.
+        ArgumentError: if an option's value is not YAML, an option is of something that is not a
+            mapping, or an option would have no effect: a seed of the data, or an option that only
+            fit sets.
     """
     whole, rest = dict(config), []
     for override in overrides:
@@ -115,7 +116,12 @@ def with_single_options(config: Mapping[str, Any], overrides: Sequence[str]) -> 
             except (yaml.YAMLError, ValueError):
                 raise ArgumentError(None, f"{override} has no value that YAML reads") from None
             if match[2]:
-                value = {**(arguments.get(match[1]) or {}), match[2]: value}
+                given = arguments.get(match[1]) or {}
+                if not isinstance(given, Mapping):
+                    raise ArgumentError(
+                        None, f"{override} needs {match[1]} to be a mapping, got {given!r}"
+                    )
+                value = {**given, match[2]: value}
             arguments[match[1]] = value
         elif match := _PATH.fullmatch(override):
             path = None if match[2] == "null" else match[2]
