@@ -7,6 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 import rnnorm
 from own_cell import LiGRU
 from rnnorm import tracing
+from rnnorm.layers.hmlstm import Boundaries
 
 LENGTHS = (3, 5, 1, 5)
 
@@ -107,6 +108,11 @@ def test_an_hmlstm_returns_jagged_boundaries():
     output, boundaries = stateful(nested(parts))
     torch.testing.assert_close(padded(output), wanted)
     torch.testing.assert_close(padded(boundaries.probability), expected.probability)
+    # a jagged batch has its rows first, whatever batch_first says
+    boundaries = rnnorm.HMLSTM(3, 4, batch_first=True, dtype=torch.float64)(nested(parts))[2]
+    assert type(boundaries) is Boundaries
+    with pytest.raises(RuntimeError, match=r"cost must be \(T, B\)"):
+        boundaries.reinforce(torch.zeros(5, len(parts)))
 
 
 def test_a_stateful_layer_takes_jagged_pieces():
