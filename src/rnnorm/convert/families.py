@@ -21,7 +21,8 @@ def torch_nn(
     """Return the layer of a ``torch.nn.RNN``, ``LSTM`` or ``GRU``; the shapes tell which.
 
     Args:
-        state_dict: weights of one of these, or of a one-step class such as ``torch.nn.LSTMCell``.
+        state_dict: weights of one of these, of a one-step class such as ``torch.nn.LSTMCell``, or
+            of a numbered list of such cells, one for each layer.
         nonlinearity: ``"tanh"`` or ``"relu"``, of an RNN.
         **options: arguments of the class, but no ``norm``.
 

@@ -37,10 +37,10 @@ def update_bn(
 
     It replaces :func:`torch.optim.swa_utils.update_bn`: ordinary batch norm layers are re-estimated
     too. Meanwhile the model's own ``training`` is False, so that dropout is off, and
-    ``initial_noise`` is on; a :class:`Stateful` begins anew. Training modes, momenta and kept
-    states are restored afterwards, and after an error the statistics too. Frozen parts
-    (:func:`rnnorm.freeze`) are left as they are. For a model without batch norm nothing happens
-    but a warning.
+    ``initial_noise`` is on; a :class:`Stateful` begins anew, and then continues from minibatch to
+    minibatch. Training modes, momenta and kept states are restored afterwards, and after an error
+    the statistics too. Frozen parts (:func:`rnnorm.freeze`) are left as they are. For a model
+    without batch norm nothing happens but a warning.
 
     Under torch.distributed every rank calls this function with its own loader, and all get the
     average over all loaders. A synchronised layer (:func:`rnnorm.synchronize`) needs the same

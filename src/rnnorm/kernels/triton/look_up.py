@@ -19,7 +19,7 @@ from rnnorm.norm.population import Population
 
 # numbers that a program copies or compares at once
 _BLOCK = 1024
-# Triton 3.9 warns where the second is not given; nothing is added or multiplied here
+# Triton 3.9 warns where the second is not given; it matters to the update's averages alone
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
 

@@ -190,7 +190,7 @@ class KnownLayer:
             return None
         if list(map(Tensor.data_ptr, held)) != last.prepared.key.addresses:
             return None
-        # a stream without step is checked of
+        # the usual call warns of a stream without step
         alike = training or step is not None or not given or module._asked_for_step
         return tensors if alike or all([p.shared for p in tensors.populations]) else None
 
