@@ -108,11 +108,25 @@ def test_an_hmlstm_returns_jagged_boundaries():
     output, boundaries = stateful(nested(parts))
     torch.testing.assert_close(padded(output), wanted)
     torch.testing.assert_close(padded(boundaries.probability), expected.probability)
+    # torch's split of a nested tensor crashes where a part has no gradient
+    x, weights = nested(parts).detach().requires_grad_(), [*layer.parameters()]
+    output, _, boundaries = layer(x)
+    for found, one in ((output, wanted), (boundaries.probability, expected.probability)):
+        grads = torch.autograd.grad(found.values().sum(), weights, retain_graph=True)
+        want = torch.autograd.grad(one.sum(), weights, retain_graph=True)
+        torch.testing.assert_close(grads, want)
     # a jagged batch has its rows first, whatever batch_first says
     boundaries = rnnorm.HMLSTM(3, 4, batch_first=True, dtype=torch.float64)(nested(parts))[2]
     assert type(boundaries) is Boundaries
     with pytest.raises(RuntimeError, match=r"cost must be \(T, B\)"):
         boundaries.reinforce(torch.zeros(5, len(parts)))
+
+
+def test_an_output_is_padded_to_the_longest_row():
+    layer, parts = make("LSTM", "layer"), rows()
+    output, _, (h, _) = layer(nested(parts), return_states=True)
+    for found in (output, h, rnnorm.HMLSTM(3, 4, dtype=torch.float64)(nested(parts))[0]):
+        assert found.to_padded_tensor(0.0).shape[:2] == (len(parts), max(LENGTHS))
 
 
 def test_a_stateful_layer_takes_jagged_pieces():

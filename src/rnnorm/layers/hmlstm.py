@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.cells import hmlstm
 from rnnorm.cells.cell import Cell
+from rnnorm.layers.call import jagged
 from rnnorm.layers.recurrent import Recurrent, shapes_of
 from rnnorm.layers.recurrent_dropout import RecurrentDropout, SequenceDropout
 from rnnorm.norm.presets import NormLike
@@ -319,4 +320,4 @@ def _split(result: Any, sizes: list[int]) -> list[Any]:
         return [
             PackedSequence(part, batch, order, back) for part in torch.split(result.data, sizes, -1)
         ]
-    return list(torch.split(result, sizes, -1))
+    return jagged.split(result, sizes) if result.is_nested else list(torch.split(result, sizes, -1))

@@ -90,8 +90,26 @@ def pack(
 
 def unpack(output: PackedSequence, back: Tensor, like: Any) -> Tensor:
     """Return packed frames as a jagged nested tensor with the rows of the input ``like``."""
-    frames = output.data.index_select(0, back)
-    return torch.nested.nested_tensor_from_jagged(frames, like.offsets())
+    return _with_rows_of(like, output.data.index_select(0, back))
+
+
+def split(nested: Any, sizes: list[int]) -> list[Tensor]:
+    """Split the features of a jagged nested tensor ``(B, j, ·)``.
+
+    The backward pass of torch.split crashes if a part of a nested tensor has no gradient.
+    """
+    return [_with_rows_of(nested, part) for part in torch.split(nested.values(), sizes, -1)]
+
+
+def _with_rows_of(nested: Any, frames: Tensor) -> Tensor:
+    """Return frames as a jagged nested tensor with the rows of another."""
+    return torch.nested.nested_tensor_from_jagged(
+        frames,
+        nested.offsets(),
+        # without these it would be padded to the sum of all lengths
+        min_seqlen=nested._get_min_seqlen(),
+        max_seqlen=nested._get_max_seqlen(),
+    )
 
 
 def _parts(name: str, nested: Any, dim: int) -> tuple[Tensor, Tensor]:
