@@ -5,6 +5,7 @@ import gc
 import pickle
 import threading
 import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import rnnorm
 from rnnorm import BatchNorm
+from rnnorm.norm.population import BUFFERS
 from rnnorm.tracing import RELEASE
 
 
@@ -172,3 +174,30 @@ def test_a_distributed_checkpoint_wants_a_horizon_or_load_state_dict(tmp_path):
         fresh.load_state_dict(state["model"])
         for name, buffer in network.state_dict().items():
             assert torch.equal(fresh.state_dict()[name], buffer), name
+
+
+@pytest.mark.parametrize("kernel", [nullcontext, lambda: rnnorm.use_backend("reference")])
+@pytest.mark.parametrize("lengths", [None, [12, 2]])
+def test_a_copy_may_be_evaluated_while_its_original_lets_it_grow(monkeypatch, kernel, lengths):
+    network = rnnorm.GRU(2, 3, norm="batch", initial_noise=0.0)
+    train(network, 5)
+    twin, x, found = copy.deepcopy(network).eval(), torch.randn(12, 2, 2), []
+    buffers = {*twin.modules()}
+
+    @torch.no_grad()
+    def evaluate():
+        with kernel():
+            return twin(x, lengths=lengths)[0]
+
+    wanted, put = evaluate(), torch.nn.Module.__setattr__
+
+    def between(module, name, value):
+        put(module, name, value)
+        if module in buffers and name in BUFFERS:
+            found.append(evaluate())
+
+    monkeypatch.setattr(torch.nn.Module, "__setattr__", between)
+    train(network, 8)
+    assert len(found) == 8
+    for output in found:
+        torch.testing.assert_close(output, wanted)

@@ -196,13 +196,16 @@ class Population(nn.Module):
         Args:
             steps: int64 indices, of any shape.
         """
-        counted = self.num_batches_tracked > 0
+        # read once, the counts first: they are set last where another thread lets a copy grow
+        counts = self._buffer("num_batches_tracked")
+        mean, var = self._buffer("mean"), self._buffer("var")
+        counted = counts > 0
         counted = counted | ~counted.any()
-        row = torch.arange(len(self), device=steps.device) * counted
+        row = torch.arange(len(counts), device=steps.device) * counted
         row = row.cummax(0).values.clamp(min=counted.int().argmax())
-        serving = row[steps.clamp(max=len(self) - 1)]
+        serving = row[steps.clamp(max=len(counts) - 1)]
         # embedding copies whole rows, indexing goes element by element
-        mean, var = (nn.functional.embedding(serving, moment) for moment in (self.mean, self.var))
+        mean, var = (nn.functional.embedding(serving, moment) for moment in (mean, var))
         return mean, var
 
     def consecutive(self, first: int | Tensor, steps: int) -> Moments:
@@ -242,12 +245,12 @@ class Population(nn.Module):
         Returns:
             None if one of these rows has no count, so that another row serves its step.
         """
-        length, stop = len(self) if batches is None else len(batches), first + steps
+        counts = self._buffer("num_batches_tracked")
+        length, stop = len(counts) if batches is None else len(batches), first + steps
         # comparisons, which are faster than min
         start, stop = first if first < length else length - 1, stop if stop < length else length
         if not (self.shared or self._filled):
             if batches is None:
-                counts = self._buffer("num_batches_tracked")
                 batches = (counts if stop - start == length else counts[start:stop]).tolist()
             else:
                 batches = batches[start:stop]
@@ -275,7 +278,8 @@ class Population(nn.Module):
     def rows_of(self, start: int, stop: int, names: Iterable[str] = BUFFERS) -> list[Tensor]:
         """Return rows ``start`` to ``stop`` of buffers: views, or the buffers if those are all."""
         own = [self._buffer(name) for name in names]
-        return own if stop - start == len(own[0]) else [each[start:stop] for each in own]
+        # another thread may let some of them grow meanwhile
+        return [each if stop - start == len(each) else each[start:stop] for each in own]
 
     def first_use_without_count(self) -> bool:
         """Tell whether there is no estimate yet, the first time that this method is called."""
