@@ -453,12 +453,26 @@ def test_cpp_calls_the_functions(spotter, tmp_path):
     subprocess.run([tmp_path / "program"], check=True)
 
 
-def test_what_hooks_compute_is_an_error(tmp_path):
-    layer = rnnorm.LSTM(3, 4)
-    layer.register_forward_hook(lambda module, given, result: (2 * result[0], result[1]))
+@pytest.mark.parametrize("factor", [2, 1.001])
+@pytest.mark.parametrize("norm", [None, LayerNorm(gamma=6)])
+def test_what_hooks_compute_is_an_error(tmp_path, norm, factor):
+    layer = rnnorm.LSTM(20, 64, norm=norm)
+    layer.register_forward_hook(lambda module, given, result: (factor * result[0], result[1]))
     with pytest.raises(RuntimeError, match="remove its forward hooks"):
         rnnorm.export.c(layer, tmp_path / "stream.c")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_layer_that_enlarges_rounding_is_written_with_its_difference(tmp_path):
+    layer = rnnorm.LSTM(20, 64, norm=LayerNorm(gamma=6))
+    assert rnnorm.export.c(layer, tmp_path / "stream.c").error > 1e-3
+
+
+@pytest.mark.parametrize("level", ["-O0", "-Os", "-O3"])
+def test_matrices_of_one_column_compile_without_a_warning(tmp_path, level):
+    rnnorm.export.c(rnnorm.LSTM(1, 1), tmp_path / "stream.c", quantize="int8")
+    command = [tool("gcc"), *FLAGS.split(), level, "-c", "stream.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
 
 
 def test_parametrized_weights_are_those_that_run(tmp_path):

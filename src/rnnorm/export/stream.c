@@ -115,7 +115,7 @@ static void product(float *z, const Matrix *matrix, const float *x)
 /* z = W x + b, where x is rounded to 255 levels, from minus to plus its largest absolute value */
 static void product(float *z, const Matrix *matrix, const float *x)
 {
-    int8_t q[$widest];
+    int8_t q[$widest] = {0};
     float largest = 0.0f;
     for (int k = 0; k < matrix->columns; ++k)
         largest = fabsf(x[k]) > largest ? fabsf(x[k]) : largest;
