@@ -118,7 +118,11 @@ def _cached_or_made(key: str, header: str, command: Sequence[str], version: str,
     with locked(cache / f"{key}.lock", seconds):
         if found := cached(cache, key):
             return found
-        _log.warning("%s is compiled for this processor by %s, once: some seconds", name, version)
+        _log.warning(
+            "%s is compiled for this processor by %s, once: some seconds, more if it is busy",
+            name,
+            version,
+        )
         began = time.monotonic()
         path = _make(cache, key, header, command, began + seconds)
         _log.warning("%s was compiled in %.1f s: %s", name, time.monotonic() - began, path)
