@@ -283,7 +283,12 @@ def test_what_cannot_be_is_refused(given, change, said, monkeypatch):
         search(**{**given, "out": "study", **change})
 
 
-def test_what_every_worker_refuses_is_said_in_one_line_each(given, capfd):
+@pytest.mark.skipif(os.name == "nt", reason="forks")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_what_every_worker_refuses_is_said_in_one_line_each(given, capfd, monkeypatch):
+    # a spawned worker would import for longer than it works
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: fork)
     given["overrides"] = [*SMALL, "--data.init_args.train_size=100000"]
     with pytest.raises(RuntimeError, match="0 of 3 trials are finished: every worker was refused"):
         search(**given, out="study", storage="journal:study.journal", workers=2)
