@@ -14,6 +14,7 @@ from lightning.pytorch import LightningModule
 import browser
 import rnnorm
 from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.reporting import pictures
 from rnnorm.experiments.reporting.figures import _layer_and_input, example_pictures
 from rnnorm.experiments.reporting.report import report
 from rnnorm.experiments.reporting.table import Cell, fold
@@ -104,6 +105,12 @@ def page(runs):
     return Page(path.read_text(encoding="utf-8"))
 
 
+@pytest.fixture
+def unrendered(monkeypatch):
+    """Leaves out how figures are rendered, which is most of a report's time."""
+    monkeypatch.setattr(pictures, "as_svg", lambda figure: "<svg></svg>")
+
+
 def test_page_fetches_nothing(page):
     assert page.fetched == []
     assert not {"script", "link", "iframe", "img", "object"} & set(page.tags)
@@ -170,6 +177,7 @@ def test_the_score_comes_first_and_columns_without_a_value_are_left_out(page):
     assert second[0] == f"demo/digits-lstmpermuted digits, 64 steps of 1 pixel, LSTM. {paper}"
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_papers_number_stands_beside_its_own_training_alone(runs, tmp_path):
     def reported(**changed):
         about = json.loads((own / "run.json").read_text(encoding="utf-8"))
@@ -238,6 +246,7 @@ def test_the_same_runs_make_the_same_page(runs, page, tmp_path):
     assert again.read_text(encoding="utf-8") == page.text
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_bar_shows_on_a_terminal_how_far_it_is(runs, tmp_path, capsys, monkeypatch):
     report([runs / "lstm"], tmp_path / "page.html")
     assert capsys.readouterr().err == ""
@@ -246,9 +255,15 @@ def test_a_bar_shows_on_a_terminal_how_far_it_is(runs, tmp_path, capsys, monkeyp
     assert "drawing:   0%" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def text_trained(published, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "text"
+    return _text_run("cooijmans2016/ptb-char-bn", published, folder)
+
+
 @pytest.fixture
-def text_run(sentences, tmp_path):
-    return _text_run("cooijmans2016/ptb-char-bn", sentences, tmp_path / "text")
+def text_run(text_trained, tmp_path):
+    return shutil.copytree(text_trained, tmp_path / "text")
 
 
 def _text_run(name, sentences, folder, *more):
@@ -280,6 +295,7 @@ def test_boundaries_are_drawn_above_the_sentence_that_they_are_in(sentences, tmp
     assert "".join(symbols).startswith(labels)
 
 
+@pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("given", [None, "data_dir", "file"])
 def test_without_the_data_the_page_says_what_is_missing(text_run, tmp_path, given):
     config = yaml.safe_load((text_run / "config.yaml").read_text(encoding="utf-8"))
@@ -332,6 +348,7 @@ def test_images_have_no_score_by_length(page):
     assert not any("test length" in caption for caption in page.captions)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_seeds_of_a_recipe_share_a_row_and_are_folded_under_it(runs, tmp_path):
     other = tmp_path / "other"
     fit("demo/digits-lstm", run_dir=other, overrides=[*DIGITS, "--seed_everything=2"], quiet=True)
@@ -359,6 +376,7 @@ def test_command_writes_what_was_measured_beside_the_papers_number(runs, capsys)
     assert 0 <= float(off) < 10
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_training_that_diverged_is_called_that(runs, tmp_path):
     gone = shutil.copytree(runs / "lstm", tmp_path / "gone")
     with (gone / "metrics.csv").open("a") as file:
@@ -369,6 +387,7 @@ def test_a_training_that_diverged_is_called_that(runs, tmp_path):
     assert [any("then diverged" in cell for cell in row) for row in page.rows[1:]] == [False, True]
 
 
+@pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("others", [[], ["lstm"]])
 def test_a_training_that_diverged_before_its_first_checkpoint_is_reported(runs, tmp_path, others):
     gone = shutil.copytree(runs / "bn", tmp_path / "gone")
@@ -387,6 +406,7 @@ def test_a_training_that_diverged_before_its_first_checkpoint_is_reported(runs, 
     assert any("Gradient norms" in caption for caption in page.captions) == bool(others)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_score_and_its_epoch_are_of_one_validation(runs, tmp_path):
     # as a kill between the second validation and its checkpoint leaves them
     run, kept = shutil.copytree(runs / "lstm", tmp_path / "run"), runs / "one-epoch"
@@ -406,6 +426,7 @@ def test_a_score_and_its_epoch_are_of_one_validation(runs, tmp_path):
     assert page.headings[0].endswith("validation accuracy 38.9\u00a0%")
 
 
+@pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("later", [0, 1])
 def test_a_score_of_an_earlier_checkpoint_counts_as_not_measured(runs, tmp_path, later):
     run = shutil.copytree(runs / "lstm", tmp_path / "run")
