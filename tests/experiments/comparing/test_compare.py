@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
@@ -20,6 +21,12 @@ TINY = [
 ]
 
 
+@pytest.fixture
+def unrendered(monkeypatch):
+    """Leaves out how a picture becomes a file, which takes as long as a small training."""
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: None)
+
+
 def test_command_trains_both_with_every_seed_and_writes_table_picture_and_curves(capsys, tmp_path):
     out = tmp_path / "out"
     given = ["--epochs", "2", "--seeds", "2", "--reach", "5", "--out", str(out), *TINY]
@@ -33,6 +40,7 @@ def test_command_trains_both_with_every_seed_and_writes_table_picture_and_curves
     assert folders == {f"demo-digits-{n}-seed{s}" for n in ("lstm", "bn") for s in (1, 2)}
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_same_call_goes_on_where_it_was(tmp_path):
     def run(epochs):
         return compare([LSTM, BN], tmp_path / "out", epochs=epochs, overrides=TINY)
@@ -50,6 +58,7 @@ def test_the_same_call_goes_on_where_it_was(tmp_path):
     assert [c.values for c in fresh] == [c.values for c in longer]
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_other_trainings_in_the_folder_are_not_taken_for_these(tmp_path):
     compare([LSTM, BN], tmp_path, epochs=1, overrides=TINY)
     wider = [*TINY, "--model.init_args.hidden_size=7"]
@@ -57,6 +66,7 @@ def test_other_trainings_in_the_folder_are_not_taken_for_these(tmp_path):
         compare([LSTM, BN], tmp_path, epochs=1, overrides=wider)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_trainings_of_a_version_with_fewer_options_are_still_these(tmp_path):
     curves = compare([LSTM, BN], tmp_path, epochs=1, overrides=TINY)
     for path in tmp_path.glob("*/config.yaml"):
@@ -76,12 +86,14 @@ def test_recipes_of_one_file_name_are_refused_before_any_training(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_minutes_end_a_training_within_an_epoch_with_a_validation(tmp_path):
     curves = compare([LSTM, BN], tmp_path, minutes=1e-9, overrides=TINY)
     assert [c.steps for c in curves] == [[1], [1]]
     assert compare([LSTM, BN], tmp_path, minutes=1e-9, overrides=TINY) == curves
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_run_folders_are_compared_as_far_as_both_go(tmp_path, capsys):
     for recipe, epochs in ((LSTM, 1), (BN, 2)):
         given = [*TINY, f"--trainer.max_epochs={epochs}"]
@@ -95,12 +107,14 @@ def test_run_folders_are_compared_as_far_as_both_go(tmp_path, capsys):
     ]
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_recipe_is_compared_with_a_run_folder(tmp_path):
     fit(LSTM, run_dir=tmp_path / "run", overrides=[*TINY, "--trainer.max_epochs=1"])
     curves = compare([str(tmp_path / "run"), BN], tmp_path / "out", epochs=1, overrides=TINY)
     assert [c.model for c in curves] == [LSTM, BN]
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_two_trainings_of_a_recipe_are_told_apart_by_what_was_changed(tmp_path):
     for width in (6, 7):
         given = [*TINY, "--trainer.max_epochs=1", f"--model.init_args.hidden_size={width}"]
@@ -114,6 +128,7 @@ def test_two_trainings_of_a_recipe_are_told_apart_by_what_was_changed(tmp_path):
         compare([runs[0], runs[0], runs[1]], "out")
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_run_and_one_that_begins_with_it_are_told_apart(tmp_path):
     given = [*TINY, "--trainer.max_epochs=1"]
     first = fit(BN, run_dir=tmp_path / "first", overrides=given)
@@ -149,6 +164,7 @@ def test_one_option_is_given_in_one_way(tmp_path, given):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_an_option_is_varied(tmp_path, capsys):
     given = ["--vary", "model.norm=batch,layer,none", "--epochs", "1", "--out", str(tmp_path / "o")]
     assert main(["compare", LSTM, *given, *TINY]) == 0
@@ -168,6 +184,7 @@ def test_what_is_varied_must_have_different_values(vary, tmp_path):
         compare([LSTM], tmp_path / "out", vary=vary)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_training_that_diverges_does_not_end_the_comparison(tmp_path, capsys):
     other = tmp_path / "wild.yaml"
     other.write_text((_recipe(BN)).replace("lr: 0.001", "lr: 1.0e+38"))
@@ -178,6 +195,7 @@ def test_a_training_that_diverges_does_not_end_the_comparison(tmp_path, capsys):
     assert "(1 of 1 diverged)" in said
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_folders_say_what_diverged_and_the_others_are_compared_whole(tmp_path, capsys):
     given = [*TINY, "--data.init_args.batch_size=130"]
     varied = "optimizer.lr=0.001,1e38"
