@@ -1,7 +1,6 @@
 import errno
+import multiprocessing
 import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,32 +20,34 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
-def holder(folder):
-    """Another process that holds the lock."""
-    code = (
-        "import sys, time; from pathlib import Path\n"
-        "from rnnorm.experiments.training.folder import only_process\n"
-        "with only_process(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"held\n"
-    return process
+def hold(folder, held):
+    with only_process(folder):
+        held.set()
+        time.sleep(600)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="forks")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_second_process_gets_one_line_and_a_kill_leaves_no_lock(tmp_path, tiny, capsys):
     folder = fit(
         RECIPE, run_dir=tmp_path / "run", overrides=[*tiny, "--trainer.max_epochs=1"]
     ).folder
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with holder(folder) as other:
-        capsys.readouterr()
-        assert main(["fit", "--resume", str(folder), "--trainer.max_epochs=2"]) == 1
-        said = capsys.readouterr()
-        assert said.err == (
-            f"rnnorm fit: another process trains in {folder}: wait for it, or name another folder\n"
-        )
-        assert {path: path.read_bytes() for path in before} == before
-        other.kill()
+    # a started one would import for longer than the training takes
+    context = multiprocessing.get_context("fork")
+    held = context.Event()
+    other = context.Process(target=hold, args=(folder, held), daemon=True)
+    other.start()
+    assert held.wait(60)
+    capsys.readouterr()
+    assert main(["fit", "--resume", str(folder), "--trainer.max_epochs=2"]) == 1
+    said = capsys.readouterr()
+    assert said.err == (
+        f"rnnorm fit: another process trains in {folder}: wait for it, or name another folder\n"
+    )
+    assert {path: path.read_bytes() for path in before} == before
+    other.kill()
+    other.join()
     assert main(["fit", "--resume", str(folder), "--trainer.max_epochs=2"]) == 0
 
 
