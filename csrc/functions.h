@@ -121,14 +121,6 @@ RNNORM_INLINE Vec<T, W> magnitude(Vec<T, W> x) {
   return x <= T(0) ? T(0) - x : x;
 }
 
-template <int W, class T>
-RNNORM_INLINE Vec<T, W> square_root(Vec<T, W> x) {
-  T lanes[W];
-  store<W>(lanes, x);
-  for (int k = 0; k < W; ++k) lanes[k] = root(lanes[k]);
-  return load<W>(lanes);
-}
-
 // as torch's, NaN if either is NaN
 template <int W, class T>
 RNNORM_INLINE Vec<T, W> minimum(Vec<T, W> a, Vec<T, W> b) {

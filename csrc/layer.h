@@ -29,10 +29,11 @@ enum {
 enum { RNNORM_FLOAT, RNNORM_DOUBLE, RNNORM_BFLOAT16 };
 // by row: layer norm, and without the mean RMS norm
 enum { RNNORM_OFF, RNNORM_FRAME, RNNORM_SEQUENCE, RNNORM_ROW, RNNORM_RMS };
-// the gates of a term that share the statistics of a row: a GRU's two gates apart from its
-// candidate, and all gates of another cell; all gates; each by itself
+// the gates of a term that share the statistics of a row. BLOCKS: all, but in a GRU its two gates
+// apart from its candidate; TERM: all; GATE: each by itself
 enum { RNNORM_OVER_BLOCKS, RNNORM_OVER_TERM, RNNORM_OVER_GATE };
 enum { RNNORM_INPUT, RNNORM_HIDDEN, RNNORM_CELL, RNNORM_SITES };
+// as PLACES in kernels/inputs.py
 enum { RNNORM_SEEN, RNNORM_CANDIDATE, RNNORM_ZONE_H, RNNORM_ZONE_C, RNNORM_MASKS };
 enum { RNNORM_PEEPHOLE_I, RNNORM_PEEPHOLE_F, RNNORM_PEEPHOLE_O, RNNORM_PEEPHOLES };
 
@@ -48,8 +49,8 @@ struct rnnorm_site {
   int64_t constant_last;  // the last step with constants of its own, which all later ones share
   int64_t constant_step;  // elements from one step's constants to the next
   int64_t constant_row;   // and from one row's to the next, 0 where rows share them
-  // statistics taken, (T, features) or (1, features); of rows the mean and, as var, one over the
-  // standard deviation, each (blocks of gates, active frames), null where backward does not follow
+  // statistics taken, (T, features) or (1, features). A norm by row stores the mean and, as var, one
+  // over the standard deviation, (blocks of gates, active frames); null if no backward pass follows
   void* mean;
   void* var;
   // for exchange: two numbers for each feature and statistic, (T, 2, features) or (1, 2, features)
@@ -86,8 +87,8 @@ struct rnnorm_layer {
   int64_t heads;
   const int64_t* sizes;  // active rows of each step, non-increasing
   int64_t min_rows;      // fewest rows a statistic is taken of, negative to take none
-  // where the rows of several processes have common statistics, else null: those of all at each
-  // step, which min_rows counts then
+  // active rows of all processes at each step, which min_rows then counts; null if statistics are
+  // of this process alone
   const int64_t* all_sizes;
   rnnorm_exchange exchange;
   int64_t joint;         // the hidden site is W_x x + W_h h

@@ -22,17 +22,21 @@ constexpr int largest_power(int n, int limit) {
   return w;
 }
 
+// the most of 4, 3, 2 and 1 vectors that divides their number
+constexpr int vectors_at_once(int vectors) {
+  return vectors % 4 == 0 ? 4 : vectors % 3 == 0 ? 3 : vectors % 2 == 0 ? 2 : 1;
+}
+
 // how a panel of C columns is held in registers: R rows x N vectors of W lanes
 template <class T, int C>
 struct Block {
   static constexpr int W = largest_power(C, widest<T>);
   static constexpr int vectors = C / W;
   static constexpr bool many = RNNORM_VECTOR_BYTES == 64;  // 32 registers, else 16
-  static constexpr int N = many ? (vectors % 4 == 0   ? 4
-                                   : vectors % 3 == 0 ? 3
-                                   : vectors % 2 == 0 ? 2
-                                                      : 1)
-                                : (vectors % 2 == 0 ? 2 : vectors % 3 == 0 ? 3 : 1);
+  static constexpr int N = many               ? vectors_at_once(vectors)
+                           : vectors % 2 == 0 ? 2
+                           : vectors % 3 == 0 ? 3
+                                              : 1;
   static constexpr int R = many ? (N == 4 ? 6 : N == 3 ? 8 : 12) : (N == 1 ? 8 : 12 / N);
 };
 

@@ -19,8 +19,8 @@ constexpr int64_t partial_rows = 256;
 // total[c] = sum over rows of term(row, column of c), C columns in groups held in registers
 template <class T, int C, int Outputs, class Term>
 RNNORM_INLINE void column_sums(int64_t n, T* const (&total)[Outputs], Term term) {
-  constexpr int W = largest_power(C, widest<T>);
-  constexpr int N = (C / W) % 4 == 0 ? 4 : (C / W) % 3 == 0 ? 3 : (C / W) % 2 == 0 ? 2 : 1;
+  constexpr int W = Block<T, C>::W;
+  constexpr int N = vectors_at_once(C / W);
   using V = Vec<T, W>;
   for (int column = 0; column < C; column += N * W) {
     V sum[Outputs][N] = {};
@@ -47,7 +47,7 @@ RNNORM_INLINE void column_sums(int64_t n, T* const (&total)[Outputs], Term term)
 // Stride apart
 template <class T, int C, int Stride = C>
 void moments(const T* x, int64_t n, T* mean, T* squares) {
-  constexpr int W = largest_power(C, widest<T>);
+  constexpr int W = Block<T, C>::W;
   using V = Vec<T, W>;
   T* const to_mean[1] = {mean};
   column_sums<T, C, 1>(n, to_mean,
@@ -63,7 +63,7 @@ void moments(const T* x, int64_t n, T* mean, T* squares) {
 // sum of dy, and of dy times the normalised x
 template <class T, int C, int Stride = C>
 void gradient_sums(const T* dy, const T* x, const Affine<T>& by, int64_t n, T* sum, T* dot) {
-  constexpr int W = largest_power(C, widest<T>);
+  constexpr int W = Block<T, C>::W;
   using V = Vec<T, W>;
   T* const to[2] = {sum, dot};
   if (by.row) {
@@ -84,7 +84,7 @@ void gradient_sums(const T* dy, const T* x, const Affine<T>& by, int64_t n, T* s
 
 template <class T, int C, int Stride = C>
 void plain_sums(const T* dy, int64_t n, T* sum) {
-  constexpr int W = largest_power(C, widest<T>);
+  constexpr int W = Block<T, C>::W;
   T* const to[1] = {sum};
   column_sums<T, C, 1>(
       n, to,
@@ -96,12 +96,8 @@ void plain_sums(const T* dy, int64_t n, T* sum) {
 template <class T, int C, int Stride = C>
 void batch_gradient(const T* dy, const T* x, const Affine<T>& by, int64_t n, int64_t all,
                     const T* sum, const T* dot, T* dx) {
-  constexpr int W = largest_power(C, widest<T>);
-  constexpr int vectors = C / W;
-  constexpr int N = vectors % 4 == 0   ? 4
-                    : vectors % 3 == 0 ? 3
-                    : vectors % 2 == 0 ? 2
-                                       : 1;
+  constexpr int W = Block<T, C>::W;
+  constexpr int N = vectors_at_once(C / W);
   using V = Vec<T, W>;
   for (int column = 0; column < C; column += N * W) {
     V offset[N], slope[N], scale[N];
@@ -124,7 +120,7 @@ void batch_gradient(const T* dy, const T* x, const Affine<T>& by, int64_t n, int
 // dx = scale * dy where they are constants
 template <class T, int C, int Stride = C>
 void constant_gradient(const T* dy, const Affine<T>& by, int64_t n, T* dx) {
-  constexpr int W = largest_power(C, widest<T>);
+  constexpr int W = Block<T, C>::W;
   for (int64_t r = 0; r < n; ++r)
     for (int c = 0; c < C; c += W)
       store<W>(dx + r * Stride + c,

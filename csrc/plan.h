@@ -19,7 +19,7 @@ struct Plan {
   int64_t frames;  // sum of sizes
   int64_t all_frames;  // sum of sizes over all processes
 
-  // `separate` and `two_products` as in csrc/cells.h
+  // `separate` and `two_products` are the cell's, from the cells.h that csrc/generate.py writes
   Plan(const rnnorm_layer& a, bool separate, bool two_products) {
     const bool apart = a.site[RNNORM_INPUT].scope || separate ||
                        (a.site[RNNORM_HIDDEN].scope && !a.joint);

@@ -36,7 +36,7 @@ template <class Index>
 struct EachGate;
 template <int... Gate>
 struct EachGate<std::integer_sequence<int, Gate...>> {
-  using Rows = Blocks<(Gate - Gate + 1)...>;
+  using GateBlocks = Blocks<(Gate - Gate + 1)...>;
 };
 
 // calls the body with the blocks that share statistics as a type
@@ -45,9 +45,9 @@ RNNORM_INLINE void with_blocks(int64_t over, Body body) {
   if (over == RNNORM_OVER_TERM)
     body(Blocks<Cell::gates>{});
   else if (over == RNNORM_OVER_GATE)
-    body(typename EachGate<std::make_integer_sequence<int, Cell::gates>>::Rows{});
+    body(typename EachGate<std::make_integer_sequence<int, Cell::gates>>::GateBlocks{});
   else
-    body(typename Cell::Rows{});
+    body(typename Cell::GateBlocks{});
 }
 
 // whole vectors of rows are read
@@ -111,7 +111,7 @@ RNNORM_INLINE Vec<T, W> lane_sums(Vec<T, W> (&rows)[W]) {
 // a tile's mean over each row, 0 if it is not `centred`, and the sum of squares about it
 template <class R, class T, int U>
 void row_moments(const T* x, int64_t n, Units u, bool centred, const Parts<T>& to, int64_t at) {
-  constexpr int W = U < widest<T> ? U : widest<T>, C = R::all * U;
+  constexpr int W = lanes_of<T, U>, C = R::all * U;
   T real[U];
   for (int k = 0; k < U; ++k) real[k] = T(k < u.count);
   const int64_t tile = u.first / tile_units;
@@ -175,7 +175,7 @@ void merge_moments(const Parts<T>& parts, const Tiling& tiles, int64_t at, int64
 // (x - mean) * inverse, whose blocks are `stride` apart
 template <class R, class T, int U>
 void standardise(const T* x, int64_t n, const T* mean, const T* inverse, int64_t stride, T* to) {
-  constexpr int W = U < widest<T> ? U : widest<T>, C = R::all * U;
+  constexpr int W = lanes_of<T, U>, C = R::all * U;
   each_row<R, U>(n, [&](int block, int64_t r, int first, int last) {
     const T middle = mean[block * stride + r], spread = inverse[block * stride + r];
     for (int c = first; c < last; c += W)
@@ -187,7 +187,7 @@ void standardise(const T* x, int64_t n, const T* mean, const T* inverse, int64_t
 template <class R, class T, int U>
 void row_gradient_sums(const T* dy, const T* x, const T* gamma, int64_t n, Units u,
                        const Parts<T>& to) {
-  constexpr int W = U < widest<T> ? U : widest<T>, C = R::all * U;
+  constexpr int W = lanes_of<T, U>, C = R::all * U;
   const int64_t tile = u.first / tile_units;
   each_row<R, U>(n, [&](int block, int64_t r, int first, int last) {
     Vec<T, W> sum{}, dot{};
@@ -222,7 +222,7 @@ void merge_gradient_sums(const Parts<T>& parts, const Tiling& tiles, int64_t n, 
 template <class R, class T, int U>
 void row_gradient(const T* dy, const T* x, const T* gamma, int64_t n, const T* inverse,
                   int64_t stride, const T* sum, const T* dot, int64_t capacity, T* dx) {
-  constexpr int W = U < widest<T> ? U : widest<T>, C = R::all * U;
+  constexpr int W = lanes_of<T, U>, C = R::all * U;
   each_row<R, U>(n, [&](int block, int64_t r, int first, int last) {
     const T spread = inverse[block * stride + r];
     const T offset = sum[block * capacity + r], slope = dot[block * capacity + r];

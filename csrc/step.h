@@ -63,7 +63,7 @@ struct Step {
 
 template <class T, int U>
 struct Tile {
-  static constexpr int W = U < widest<T> ? U : widest<T>;
+  static constexpr int W = lanes_of<T, U>;
   using V = Vec<T, W>;
 
   // calls body(row, first unit of a vector) over the tile

@@ -25,6 +25,10 @@ namespace {
 template <class T>
 constexpr int widest = RNNORM_VECTOR_BYTES / int(sizeof(T));
 
+// lanes of a vector of units, of which a tile has U
+template <class T, int U>
+constexpr int lanes_of = U < widest<T> ? U : widest<T>;
+
 template <class T>
 struct Bits;
 template <>
@@ -111,13 +115,17 @@ RNNORM_INLINE T lane_sum(Vec<T, W> v) {
 RNNORM_INLINE float root(float x) { return __builtin_sqrtf(x); }
 RNNORM_INLINE double root(double x) { return __builtin_sqrt(x); }
 
-// 1 / sqrt(x)
 template <int W, class T>
-RNNORM_INLINE Vec<T, W> inverse_root(Vec<T, W> x) {
+RNNORM_INLINE Vec<T, W> square_root(Vec<T, W> x) {
   T lanes[W];
   store<W>(lanes, x);
   for (int k = 0; k < W; ++k) lanes[k] = root(lanes[k]);
-  return T(1) / load<W>(lanes);
+  return load<W>(lanes);
+}
+
+template <int W, class T>
+RNNORM_INLINE Vec<T, W> inverse_root(Vec<T, W> x) {
+  return T(1) / square_root<W, T>(x);
 }
 
 // lanes of a and b by number, those of b from W on

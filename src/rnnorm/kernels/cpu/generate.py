@@ -54,7 +54,7 @@ def _struct(name: str, graph: Graph, optional: bool) -> str:
         "int first_gates": graph.first_gates,
     }
     lines = [f"  static constexpr {fact} = {str(value).lower()};" for fact, value in facts.items()]
-    lines.append(f"  using Rows = Blocks<{', '.join(map(str, graph.gates))}>;")
+    lines.append(f"  using GateBlocks = Blocks<{', '.join(map(str, graph.gates))}>;")
     functions = []
     if graph.second:
         bodies = {"first": equations.first(), "second_backward": equations.second_backward()}
