@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import rnnorm
 from rnnorm import Zoneout
 from rnnorm.kernels import dispatch
+from rnnorm.kernels.cpu import compiler
 from rnnorm.layers.call import short_call
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -223,6 +224,13 @@ def test_a_cell_of_an_lstms_equations_is_an_lstm():
     theirs.load_state_dict(mine.state_dict())
     for a, b in zip(mine(draw(5, 4, 3)), theirs(draw(5, 4, 3)), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
+
+
+def test_a_cell_is_right_with_the_options_of_users_cells(compiling, monkeypatch):
+    monkeypatch.setattr(compiler, "_sources", compiling)
+    model, x = layer("leaky", "layer", dtype=torch.float32), draw(5, 4, 3).float()
+    mine, reference = (run(model, x, backend) for backend in ("cpu", "reference"))
+    torch.testing.assert_close(mine, reference)
 
 
 def test_autocast_and_half_types_compute_in_float32():
