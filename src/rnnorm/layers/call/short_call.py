@@ -293,7 +293,7 @@ def _run(
     takes = module.training and bool(known.populations)
     populations: list[Any] = [module._modules[name] for name in known.populations.values()]
     if takes and (B == 1 or (T > 1 and any([population.shared for population in populations]))):
-        # the usual call refuses a single row, and merges the steps that share a statistic
+        # the usual call serves a single row from the population, and merges steps of one statistic
         return None
     if takes:
         for population in populations:
