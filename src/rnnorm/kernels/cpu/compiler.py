@@ -271,7 +271,9 @@ def _run(commands: Sequence[Sequence[str]], folder: Path, until: float) -> None:
     thread = threading.Thread(target=attempt)
     try:
         thread.start()
-        thread.join()
+        # Ctrl-C just before an endless wait would be heard after it alone
+        while thread.is_alive():
+            thread.join(0.1)
     finally:
         stopped.set()
         thread.join()
