@@ -242,8 +242,8 @@ def cooijmans2016_(layer: Layer) -> Layer:
     the sequence's values.
 
     Args:
-        layer: its weights and biases are changed; peepholes, the output weights of an
-            :class:`HMLSTM`, γ and β are not.
+        layer: its weights and biases are changed; peepholes, an HMLSTM's output weights, γ
+            and β are not.
 
     Raises:
         TypeError: if ``layer`` is not a recurrent layer or cell.
@@ -271,8 +271,8 @@ def cooijmans2016_by_gate_(layer: Layer) -> Layer:
     code. Batch normalisation hides the difference; for a plain LSTM it matters.
 
     Args:
-        layer: its weights and biases are changed; peepholes, the output weights of an
-            :class:`HMLSTM`, γ and β are not.
+        layer: its weights and biases are changed; peepholes, an HMLSTM's output weights, γ
+            and β are not.
 
     Raises:
         TypeError: if ``layer`` is not a recurrent layer or cell.
@@ -297,8 +297,8 @@ def cooijmans2016_draft_(layer: Layer) -> Layer:
     the forget gate of an LSTM.
 
     Args:
-        layer: its weights and biases are changed; peepholes, the output weights of an
-            :class:`HMLSTM`, γ and β are not.
+        layer: its weights and biases are changed; peepholes, an HMLSTM's output weights, γ
+            and β are not.
 
     Raises:
         TypeError: if ``layer`` is not a recurrent layer or cell.
@@ -315,8 +315,8 @@ def laurent2015_(layer: Layer) -> Layer:
     """Initialise as Laurent et al. 2015 do for speech: Glorot uniform per gate, zero biases.
 
     Args:
-        layer: its weights and biases are changed; peepholes, the output weights of an
-            :class:`HMLSTM`, γ and β are not.
+        layer: its weights and biases are changed; peepholes, an HMLSTM's output weights, γ
+            and β are not.
 
     Raises:
         TypeError: if ``layer`` is not a recurrent layer or cell.
