@@ -45,7 +45,7 @@ def layer(call: LayerCall) -> LayerResult:
     """Run a layer as ``reference.layer`` does, or with ``rows`` as ``synchronized.layer`` does.
 
     A layer in bfloat16 multiplies in bfloat16, with float32 sums, and computes all else in float32.
-    A layer in float16 computes all in float32. No cell that it runs reads the index of the step.
+    A layer in float16 computes all in float32. It runs no cell that reads ``step``.
 
     Raises:
         MemoryError: if scratch memory could not be allocated.

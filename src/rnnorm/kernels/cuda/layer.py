@@ -43,7 +43,7 @@ def refuses(request: Request) -> str:
 
 
 def layer(call: LayerCall) -> LayerResult:
-    """Run a layer as ``reference.layer`` does; no cell that it runs reads the step's index.
+    """Run a layer as ``reference.layer`` does; it runs no cell that reads ``step``.
 
     Raises:
         UncoveredError: if the kernels do not run on the GPU, or not so many rows or units.

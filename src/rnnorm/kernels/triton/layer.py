@@ -214,7 +214,7 @@ def _is_readable(buffer: Tensor) -> bool:
 
 
 def layer(call: LayerCall) -> LayerResult:
-    """Run a layer as ``reference.layer`` does, without masks; no cell reads the step's index."""
+    """Run a layer as ``reference.layer`` does, without masks or cells that read ``step``."""
     # importing it imports Triton
     from rnnorm.kernels.triton.operators import PASSES
 

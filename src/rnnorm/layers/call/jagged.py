@@ -90,7 +90,10 @@ def pack(
 
 def unpack(output: PackedSequence, back: Tensor, like: Any) -> Tensor:
     """Return packed frames as a jagged nested tensor with the rows of the input ``like``."""
-    return _with_rows_of(like, output.data.index_select(0, back))
+    sizes = output.batch_sizes
+    # without the lengths it would be padded to their sum; a GPU would be waited for to count them
+    shortest, longest = int((sizes == sizes[0]).sum()), len(sizes)
+    return _with_rows_of(like, output.data.index_select(0, back), shortest, longest)
 
 
 def split(nested: Any, sizes: list[int]) -> list[Tensor]:
@@ -98,17 +101,15 @@ def split(nested: Any, sizes: list[int]) -> list[Tensor]:
 
     The backward pass of torch.split crashes if a part of a nested tensor has no gradient.
     """
-    return [_with_rows_of(nested, part) for part in torch.split(nested.values(), sizes, -1)]
+    lengths = nested._get_min_seqlen(), nested._get_max_seqlen()
+    parts = torch.split(nested.values(), sizes, -1)
+    return [_with_rows_of(nested, part, *lengths) for part in parts]
 
 
-def _with_rows_of(nested: Any, frames: Tensor) -> Tensor:
-    """Return frames as a jagged nested tensor with the rows of another."""
+def _with_rows_of(nested: Any, frames: Tensor, shortest: int, longest: int) -> Tensor:
+    """Return frames as a jagged nested tensor with the rows of another, of these lengths."""
     return torch.nested.nested_tensor_from_jagged(
-        frames,
-        nested.offsets(),
-        # without these it would be padded to the sum of all lengths
-        min_seqlen=nested._get_min_seqlen(),
-        max_seqlen=nested._get_max_seqlen(),
+        frames, nested.offsets(), min_seqlen=shortest, max_seqlen=longest
     )
 
 
