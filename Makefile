@@ -127,10 +127,11 @@ $(TRITON)-oldest/.installed: Makefile pyproject.toml | venv
 	$(BIN)/python -m pip install --quiet --no-compile --upgrade --no-deps --target $(TRITON)-oldest "triton==3.6.*"
 	@touch $@
 
-# the kernels for GPUs: interpreted, and compiled for GPUs that are not here
+# the kernels for GPUs: interpreted, and compiled for GPUs that are not here;
+# all of it takes two cores half an hour, with DRAWN="--sixth SEED" a sixth of the tests is drawn
 triton: $(TRITON)/.installed $(TRITON)-oldest/.installed
-	PYTHONPATH="$(CURDIR)/$(TRITON)" TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(INTERPRETED)
-	PYTHONPATH="$(CURDIR)/$(TRITON)" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(COMPILED)
+	PYTHONPATH="$(CURDIR)/$(TRITON)" TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(DRAWN) $(INTERPRETED)
+	PYTHONPATH="$(CURDIR)/$(TRITON)" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(DRAWN) $(COMPILED)
 	PYTHONPATH="$(CURDIR)/$(TRITON)-oldest" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto \
 		tests/kernels/test_triton_compiled.py -k "ward-80"
 
