@@ -20,7 +20,7 @@ ifneq ($(wildcard ../shared/data),)
 export RNNORM_DATA ?= $(abspath ../shared/data)
 endif
 
-# for `make older floor newest`: another seed draws other tests
+# for `make older floor newest triton-sixth`: another seed draws other tests
 SEED ?= $(shell date +%Y%m%d)
 ifneq ($(shell grep -m1 -o avx512f /proc/cpuinfo 2>/dev/null),)
 OLDER := RNNORM_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
@@ -40,7 +40,7 @@ INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values equations loop
 	tests/kernels/test_cuda_kernels.py tests/kernels/test_cuda_own_cell.py
 COMPILED := $(patsubst %,tests/kernels/test_%.py,triton_compiled cuda_compiled cuda_compiler)
 
-.PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 windows macos triton clean
+.PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 windows macos triton triton-sixth clean
 
 venv: $(STAMP)
 
@@ -127,11 +127,11 @@ $(TRITON)-oldest/.installed: Makefile pyproject.toml | venv
 	$(BIN)/python -m pip install --quiet --no-compile --upgrade --no-deps --target $(TRITON)-oldest "triton==3.6.*"
 	@touch $@
 
-# the kernels for GPUs: interpreted, and compiled for GPUs that are not here;
-# all of it takes two cores half an hour, with DRAWN="--sixth SEED" a sixth of the tests is drawn
-triton: $(TRITON)/.installed $(TRITON)-oldest/.installed
-	PYTHONPATH="$(CURDIR)/$(TRITON)" TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(DRAWN) $(INTERPRETED)
-	PYTHONPATH="$(CURDIR)/$(TRITON)" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(DRAWN) $(COMPILED)
+# the kernels for GPUs: interpreted, and compiled for GPUs that are not here: all tests, or a sixth of them
+triton-sixth: drawn = --sixth $(SEED)
+triton triton-sixth: $(TRITON)/.installed $(TRITON)-oldest/.installed
+	PYTHONPATH="$(CURDIR)/$(TRITON)" TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(drawn) $(INTERPRETED)
+	PYTHONPATH="$(CURDIR)/$(TRITON)" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(drawn) $(COMPILED)
 	PYTHONPATH="$(CURDIR)/$(TRITON)-oldest" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto \
 		tests/kernels/test_triton_compiled.py -k "ward-80"
 
