@@ -8,7 +8,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import definition
 import rnnorm
 from populations import feed, layer, trained, values
-from rnnorm.norm.population import Population
+from rnnorm.norm.population import BUFFERS, Population
 
 
 def test_the_first_estimate_is_the_first_minibatch():
@@ -158,6 +158,20 @@ def test_what_fills_modules_that_were_made_without_memory_finds_a_way_to():
 def test_a_population_holds_no_graph():
     for population in trained().children():
         assert all(not b.requires_grad and b.grad_fn is None for b in population.buffers())
+
+
+def test_no_buffer_has_fewer_rows_than_the_population_says_while_it_grows():
+    seen = []
+
+    class Watched(Population):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name in BUFFERS:
+                seen.append(len(self))
+                assert all(len(self) <= len(getattr(self, each)) for each in BUFFERS)
+
+    Watched(3, rnnorm.BatchNorm(), shared=False).grow(5)
+    assert seen == [1, 1, 1, 5]
 
 
 def test_the_population_grows_under_inference_and_no_grad():

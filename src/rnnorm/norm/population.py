@@ -157,7 +157,7 @@ class Population(nn.Module):
                 replica of torch.nn.DataParallel, or if the CPU's memory runs out.
             torch.OutOfMemoryError: if a GPU's memory runs out.
         """
-        length, needed = self._buffers["mean"].size(0), steps  # type: ignore[union-attr]
+        length, needed = self._buffer("num_batches_tracked").size(0), steps
         if self.horizon is not None and needed > self.horizon:
             needed = self.horizon
         if needed <= length:
@@ -294,7 +294,8 @@ class Population(nn.Module):
         return several and (known((self.num_batches_tracked > 0).sum()) or 0) > 1
 
     def __len__(self) -> int:
-        return self._buffer("mean").size(0)
+        # set last where buffers grow, so that another thread finds as many rows in the others
+        return self._buffer("num_batches_tracked").size(0)
 
     def extra_repr(self) -> str:
         """Return the width and the number of steps with a row."""
