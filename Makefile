@@ -40,7 +40,7 @@ INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values equations loop
 	tests/kernels/test_cuda_kernels.py tests/kernels/test_cuda_own_cell.py
 COMPILED := $(patsubst %,tests/kernels/test_%.py,triton_compiled cuda_compiled cuda_compiler)
 
-.PHONY: venv demo test lint format pytest older floor newest docs doctest wheel sanitize aarch64 windows macos triton triton-sixth clean
+.PHONY: venv demo test lint format pytest slow older floor newest docs doctest wheel sanitize aarch64 windows macos triton triton-sixth clean
 
 venv: $(STAMP)
 
@@ -72,8 +72,10 @@ format: venv
 	$(BIN)/ruff format .
 
 # a worker a core, each with one thread; files of few tests may be the slow ones: none comes last
-pytest: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+pytest: marked = not slow
+slow: marked = slow
+pytest slow: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$(marked)"
 
 # kernels, layers and laws as an older processor
 older: venv

@@ -94,6 +94,7 @@ def run(path, *tensors):
     return [torch.from_numpy(found) for found in session.run(None, feed)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer", "dtype", "names"), CASES.values(), ids=CASES)
 @torch.no_grad()
 def test_a_file_gives_the_values_of_the_layer(layer, dtype, names, tmp_path):
@@ -238,6 +239,7 @@ def test_a_file_is_compared_at_other_sizes_than_the_examples_too(tmp_path, monke
         rnnorm.export.onnx(nn.Linear(3, 2).eval(), (torch.randn(4, 3),), tmp_path / "layer.onnx")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("norm", ["batch", None])
 def test_autocast_changes_no_file(norm, dtype, tmp_path):
@@ -250,6 +252,7 @@ def test_autocast_changes_no_file(norm, dtype, tmp_path):
         torch.testing.assert_close(run(tmp_path / "model.onnx", x)[0], model(x)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_model_in_training_is_exported_in_any_mode_of_gradients(mode, tmp_path):
     layer = prepared(rnnorm.LSTM(3, 4, norm="batch"), torch.float32).train()
@@ -287,6 +290,7 @@ def test_truths_and_infinities_are_compared_too(tmp_path):
     rnnorm.export.onnx(Ends(), (torch.randn(4, 3),), tmp_path / "ends.onnx")
 
 
+@pytest.mark.slow
 def test_an_output_may_have_no_elements(tmp_path):
     # as the boundaries of a single layer
     model = rnnorm.HMLSTM(3, 4, 1, norm="layer").eval()

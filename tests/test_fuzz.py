@@ -19,6 +19,7 @@ def test_changed_files_of_every_format_are_read_or_refused():
     assert done.stdout.count("20 read") > 30
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of memory are Linux's")
 def test_values_of_no_sense_are_refused_by_the_name_of_their_option():
     fuzz = Path(__file__).with_name("fuzz_options.py")

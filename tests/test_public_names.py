@@ -27,6 +27,7 @@ def test_the_import_alone_needs_nothing_else():
     )
 
 
+@pytest.mark.slow
 def test_each_use_may_be_the_first(tmp_path):
     (tmp_path / "layer").write_bytes(pickle.dumps(rnnorm.LSTM(2, 3, norm="batch")))
     statements = [

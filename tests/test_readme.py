@@ -70,6 +70,7 @@ def test_a_release_links_to_its_repository(tmp_path):
     assert 'Changelog = "https://example.org/rnnorm/blob/v9.0/CHANGELOG.md"' in project
 
 
+@pytest.mark.slow
 def test_the_source_archive_has_nothing_that_git_ignores(tmp_path):
     pytest.importorskip("scikit_build_core")
     build = "import sys, scikit_build_core.build as b; b.build_sdist(sys.argv[1])"

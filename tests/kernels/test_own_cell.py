@@ -16,7 +16,7 @@ from rnnorm.kernels import dispatch
 from rnnorm.kernels.cpu import compiler
 from rnnorm.layers.call import short_call
 
-pytestmark = pytest.mark.usefixtures("compiling")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiling")]
 
 
 def cases():

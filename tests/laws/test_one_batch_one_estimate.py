@@ -304,6 +304,7 @@ def average_on_a_rank(rank, world, folder):
     ranks.leave()
 
 
+@pytest.mark.slow
 def test_update_bn_averages_over_ranks(tmp_path):
     case = Case("GRU", BatchNorm(horizon=9), given_state=False)
     alone = Model(case.module(), case.hidden_size)

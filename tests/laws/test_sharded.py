@@ -41,6 +41,7 @@ def train_both(rank, world, folder):
     ranks.leave()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.6 shards nothing on a CPU")
 def test_a_sharded_layer_trains_as_a_whole_one(tmp_path):
     for code, out in ranks.finish(ranks.start(train_both, 2, tmp_path)):

@@ -386,6 +386,7 @@ def passed(tmp_path_factory):
     return folder, results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("check", CHECKS)
 def test_ranks_are_one_process(passed, check, world):
@@ -418,6 +419,7 @@ def lose_a_rank(rank, world, folder):
     os._exit(0)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_gives_the_others_an_error(tmp_path):
     results = ranks.finish(ranks.start(lose_a_rank, 2, tmp_path))
     assert (tmp_path / "told").exists(), results[0][1]

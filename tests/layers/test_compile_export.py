@@ -84,6 +84,7 @@ CELL_AND_NORM = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @CELL_AND_NORM
 def test_a_compiled_model_trains_as_the_eager_one(plain, any_norm, close):
     eager = model(plain, any_norm)
@@ -96,6 +97,7 @@ def test_a_compiled_model_trains_as_the_eager_one(plain, any_norm, close):
     close(compiled.eval()(x), eager.eval()(x))
 
 
+@pytest.mark.slow
 # torch takes a graph that it kept under another ATEN_CPU_CAPABILITY, and its values are wrong
 @torch._inductor.config.patch(fx_graph_cache=False)
 # torch 2.6 says so of its own settings
@@ -148,6 +150,7 @@ def test_the_graph_of_an_older_compiler_breaks_at_a_layer(monkeypatch, close):
     assert counter.frame_count == 2
 
 
+@pytest.mark.slow
 def test_another_length_compiles_nothing_of_the_recurrence_again():
     counter = CompileCounterWithBackend("eager")
     layers = Model(rnnorm.GRU(3, 4, norm="batch", dtype=torch.float64), 4)
@@ -271,6 +274,7 @@ SCANNED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("make", SCANNED.values(), ids=SCANNED)
 def test_an_exported_layer_of_any_cell_takes_any_sizes(make, close):
@@ -298,6 +302,7 @@ def test_an_exported_layer_of_any_cell_takes_any_sizes(make, close):
         close(exported(**other), layer(**other))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("backend", ["scan", "reference"])
@@ -321,6 +326,7 @@ def test_a_layer_without_a_norm_takes_any_length_without_being_told_how(close):
     close(exported(other), layer(other))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("state", ["learned", "from_input", "given"])
 def test_a_scanned_program_takes_an_initial_state_however_it_is_laid_out(state, close):
@@ -395,6 +401,7 @@ def test_the_scan_is_for_programs_alone():
         layer(torch.randn(2, 2, 3))
 
 
+@pytest.mark.slow
 def test_an_exported_program_runs_in_another_process_without_rnnorm(scanned, tmp_path):
     layer, _, exported = scanned
     torch.export.save(exported, tmp_path / "layer.pt2")

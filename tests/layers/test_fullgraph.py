@@ -100,6 +100,7 @@ def test_a_layer_is_one_graph_with_the_same_bits(name, form):
     assert dispatch.calls["reference"] == runs
 
 
+@pytest.mark.slow
 def test_states_layers_and_directions():
     eager, twin, compiled = pair("LSTM", num_layers=2, bidirectional=True)
     hx = state("LSTM", 3, 4)
@@ -124,6 +125,7 @@ def test_padding_beyond_the_longest_row_changes_no_value():
         assert_same_bits(list(twin.buffers()), list(layer.buffers()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["packed", "lengths"])
 def test_other_lengths_compile_a_bounded_number_of_graphs(form):
     eager, twin, compiled = pair("RNN")
@@ -167,6 +169,7 @@ def test_a_packed_result_keeps_its_order():
     assert torch.equal(found.data, eager(given)[0].data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), [*CELL_AND_FORM, ("LSTM-projected", "lengths")])
 def test_without_a_norm_a_layer_is_one_graph_with_torchs_values(name, form):
     name, _, projected = name.partition("-")
@@ -206,6 +209,7 @@ MORE_FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MORE_FORMS)
 def test_more_norms_cells_and_resets_are_one_graph_for_any_sizes(name):
     torch.manual_seed(0)

@@ -133,6 +133,7 @@ def test_the_straight_through_gradient_is_that_of_the_probability():
     assert not torch.allclose(steeper, hard)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_soft_gradients_are_those_of_finite_differences(norm):
     module = draw(NORMS[norm], boundary="soft")

@@ -103,6 +103,7 @@ def test_what_does_not_fit_is_an_error():
         module(x[..., :2])
 
 
+@pytest.mark.slow
 def test_it_is_exported():
     module, x = draw(NORMS["batch"], num_layers=2), torch.randn(2, 5, INPUTS).double()
     module(x)

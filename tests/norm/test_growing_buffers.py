@@ -78,6 +78,7 @@ def test_copies_of_a_copy_grow_though_the_first_is_gone():
     train(grandchild, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(RELEASE < (2, 13), reason="the compiler of this torch does not take layers")
 def test_copies_grow_though_the_layer_is_compiled():
     layer = rnnorm.LSTM(2, 3, norm="batch", initial_noise=0.0)

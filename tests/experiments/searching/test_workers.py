@@ -29,6 +29,8 @@ from rnnorm.experiments.searching.study import open_study
 from rnnorm.experiments.trained.outcome import read_outcome
 from rnnorm.experiments.training.score import Score
 
+pytestmark = pytest.mark.slow
+
 RATE = "optimizer.init_args.lr"
 SMALL = [
     "--model.init_args.hidden_size=4",

@@ -40,6 +40,7 @@ def images(rows):
     return torch.rand(16, rows, 1), torch.randint(1, 17, (rows,))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_onnx(runs, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -73,6 +73,7 @@ class LogsOfEpochs(Callback):
         pl_module.log("train/steps", float(trainer.global_step))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "options"),
     [

@@ -15,6 +15,8 @@ from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.metrics import read_metrics
 
+pytestmark = pytest.mark.slow
+
 RECIPE = "demo/digits-bn"
 FLOAT64 = ["--trainer.precision=64-true", "--model.init_args.initial_noise=0"]
 CLI = "rnnorm.experiments.commands.cli"

@@ -82,6 +82,7 @@ def test_limited_epochs_resume_too(tmp_path, tiny, uninterrupted):
     assert_same(weights(whole)["state_dict"], weights(folder)["state_dict"])
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes(tmp_path, tiny, uninterrupted):
     tiny += ["--trainer.log_every_n_steps=1"]
     folder = tmp_path / "run"

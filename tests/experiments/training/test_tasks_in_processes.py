@@ -17,6 +17,8 @@ from rnnorm.experiments.data.text.corpora import load_corpus
 from rnnorm.experiments.training.checkpoint import read_checkpoint
 from rnnorm.experiments.training.fit import fit
 
+pytestmark = pytest.mark.slow
+
 EVERY = [
     "--trainer.accelerator=cpu",
     "--trainer.max_epochs=1",
