@@ -92,7 +92,7 @@ struct Backward : BackwardProjection<Cell, T> {
     this->add_extra(s, u, t);
     for (int which = 0; which < Cell::weights; ++which)
       s.grad_peephole[which] =
-          a.grad_peephole[which] ? this->sum_peephole + which * P + u.first : nullptr;
+          this->of_units(a.grad_peephole, which) ? this->sum_peephole + which * P + u.first : nullptr;
     return s;
   }
   // recomputes what forward has not kept

@@ -103,7 +103,8 @@ struct rnnorm_layer {
   const void *weight_ih, *weight_hh;
   const void* weight_hr;  // (R, H), null without a projection
   const void *bias_ih, *bias_hh;
-  const void* peephole[RNNORM_PEEPHOLES];  // one weight a unit, null without
+  // one weight a unit, null without; the last one of a cell with more of them is (weights, H)
+  const void* peephole[RNNORM_PEEPHOLES];
   rnnorm_mask mask[RNNORM_MASKS];
   void *output, *h_n, *c_n;
   void* all_c;  // (states beside h, T, B, H): those after every step, or null

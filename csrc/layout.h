@@ -134,7 +134,15 @@ struct Layer {
     if (Cell::independent) gather(a.weight_hh, u, own_weight + u.first, 1);
     gather_states(a.c0, u, first_states);
     for (int which = 0; which < Cell::weights; ++which)
-      gather(a.peephole[which], u, peepholes + which * P + u.first, 1);
+      gather(of_units(a.peephole, which), u, peepholes + which * P + u.first, 1);
+  }
+  // one of the weights with a number for each unit, or of their gradients
+  template <class Void>
+  auto of_units(Void* const (&weights)[RNNORM_PEEPHOLES], int which) const {
+    using Number = std::conditional_t<std::is_const_v<Void>, const T, T>;
+    const int slot = which < RNNORM_PEEPHOLES ? which : RNNORM_PEEPHOLES - 1;
+    Number* const first = static_cast<Number*>(weights[slot]);
+    return first ? first + (which - slot) * H : nullptr;
   }
   // a tile's units of all states beside h, (states, B, H)
   void gather_states(const void* array, Units u, T* to) const {
@@ -206,7 +214,7 @@ struct Layer {
     if (!plan.extra) return;
     s.carry = a.carry;
     for (int which = 0; which < Cell::weights; ++which)
-      s.peephole[which] = a.peephole[which] ? peepholes + which * P + u.first : nullptr;
+      s.peephole[which] = of_units(a.peephole, which) ? peepholes + which * P + u.first : nullptr;
     s.candidate = tile_mask(RNNORM_CANDIDATE, u, t);
     // a projected h has its zoneout after the projection
     if (!projects()) s.zone_h = tile_mask(RNNORM_ZONE_H, u, t);

@@ -203,7 +203,7 @@ struct SiteGradients : InputGradients<Cell, T> {
       this->scatter(total_dot[which] + gates * u.first, u, a.site[which].grad_gamma, gates);
     }
     for (int which = 0; which < Cell::weights; ++which)
-      this->scatter(sum_peephole + which * P + u.first, u, a.grad_peephole[which], 1);
+      this->scatter(sum_peephole + which * P + u.first, u, this->of_units(a.grad_peephole, which), 1);
   }
 };
 

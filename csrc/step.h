@@ -22,8 +22,8 @@ struct Mask {
   T scale;
 };
 
-// the most states of a cell beside h
-constexpr int most_states = 3;
+// the most states of a cell beside h, and weights with one number for each unit
+constexpr int most_states = 3, most_weights = 16;
 
 // a state beside h, tiles of n x U
 template <class T>
@@ -46,7 +46,7 @@ struct Step {
   T* operand;        // what a second recurrent product multiplies
   int64_t h_stride;  // from row to row of both, which have all units of the layer
   State<T> state[most_states];
-  const T* peephole[RNNORM_PEEPHOLES];  // weights of the units, or null
+  const T* peephole[most_weights];  // weights of the units, or null
   Mask<T> seen, candidate, zone_h;
   bool carry;  // the next step reads the normalised first state
   T* gate;  // scratch, rows of Cell::kept x U: what the second half of the step reads
@@ -58,7 +58,7 @@ struct Step {
   int64_t grad_h_stride;  // from row to row of both
   T* grad_cell;  // n x U: gradient of the normalised state, then its part of that of the state
   T *grad_zx, *grad_zh;
-  T* grad_peephole[RNNORM_PEEPHOLES];  // sums over all steps and rows, or null
+  T* grad_peephole[most_weights];  // sums over all steps and rows, or null
 };
 
 template <class T, int U>

@@ -8,6 +8,7 @@ import torch
 import rnnorm
 from rnnorm import BatchNorm
 from rnnorm.cells.gru import GRU
+from rnnorm.cells.mirnn import MIRNN
 
 
 class OwnLSTM(rnnorm.Cell):
@@ -260,8 +261,31 @@ class TwoProducts(rnnorm.Cell):
         return h, (h, c)
 
 
+class MILSTM(rnnorm.Cell):
+    """The LSTM of Wu et al. 2016, whose gates have sixteen weights by unit, b among them."""
+
+    gates = (4,)
+    states = ("h", "c")
+    sites = ("input", "recurrent")
+
+    def weights(self, input_size, hidden_size, bias):
+        own = dict.fromkeys(("a", "b1", "b2", "b"), (4 * hidden_size,))
+        return super().weights(input_size, hidden_size, False) | own
+
+    def step(self, weights, x_term, state, normalise, t):
+        (h, c), own = state, weights.own
+        term = normalise("recurrent", self.product(h, weights.weight_hh))
+        z = own["a"] * x_term * term + own["b1"] * term + own["b2"] * x_term + own["b"]
+        i, f, g, o = z.chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return h, (h, c)
+
+
 CELLS = {
     "two": TwoProducts,
+    "mirnn": MIRNN,
+    "milstm": MILSTM,
     "reset": functools.partial(GRU, False),
     "prepared": Prepared,
     "crossing": Crossing,

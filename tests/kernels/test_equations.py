@@ -164,8 +164,7 @@ class Reversed(torch.autograd.Function):
         (lambda x, z, h, w, n, t: n("recurrent", z) * z + x, "beside its normalised term"),
         (lambda x, z, h, w, n, t: n("joint", x + z) * z, "beside their normalised sum"),
         (lambda x, z, h, w, n, t: n("joint", x) * h, "normalises the input term as the sum"),
-        (lambda x, z, h, w, n, t: n("joint", x * z), "the site 'joint' is not one of"),
-        (lambda x, z, h, w, n, t: n("other", x + z), "the site 'other' is not one of"),
+        (lambda x, z, h, w, n, t: n("cell", torch.cat((x, z), 1)), "the site 'cell' is not one of"),
         (lambda x, z, h, w, n, t: x + z * z.size(0), "number of rows"),
         (lambda x, z, h, w, n, t: (x + z)[:, :3], "by 3, which is no share of its units"),
         (lambda x, z, h, w, n, t: (x + z)[:, : h.size(1) // 2], "not whole gates"),
@@ -228,7 +227,6 @@ def test_weights_that_are_made_by_a_decision_are_refused():
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
-        (MIRNN(), "'joint'"),
         (LSTM("full"), "products of 4 and 1 gates, which are not the blocks"),
         (ClockworkRNN((1, 2)), "reads_frames"),
         (HMLSTM(), "reads_frames"),
@@ -238,6 +236,12 @@ def test_weights_that_are_made_by_a_decision_are_refused():
 def test_built_in_cells_beyond_the_class_are_refused(cell, reason):
     with pytest.raises(TraceError, match=reason):
         trace(cell)
+
+
+def test_a_site_with_another_value_than_a_term_is_noted():
+    graph = trace(MIRNN())
+    assert (graph.sites, graph.passed) == (("hidden", "recurrent"), ("joint",))
+    assert trace(Own(lambda x, z, h, w, n, t: n("other", x + z))).passed == ("other",)
 
 
 NAN = math.nan

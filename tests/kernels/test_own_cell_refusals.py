@@ -10,6 +10,7 @@ import torch
 from compiled_cells import CELLS
 
 import rnnorm
+from rnnorm.cells.mirnn import MIRNN
 from rnnorm.kernels import dispatch, own_cell
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cuda import own_frame
@@ -170,9 +171,14 @@ def test_a_step_that_counts_its_calls_is_refused(uncompiled):
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("reset", "two recurrent products"), ("two", "two"), ("sru", "no recurrent matrix")],
+    [
+        ("reset", "two recurrent products"),
+        ("two", "two"),
+        ("sru", "no recurrent matrix"),
+        ("mirnn", "4 weights by unit, of which the kernel has 3 at most"),
+    ],
 )
-def test_a_gpu_refuses_other_products_than_one_with_a_matrix(kind, why):
+def test_a_gpu_refuses_more_than_its_kernels_have_room_for(kind, why):
     with pytest.raises(TraceError, match=why):
         own_frame.check(trace(CELLS[kind]()))
 
@@ -229,3 +235,37 @@ def test_explain_says_why_equations_without_biases_are_refused(uncompiled):
     x = torch.randn(2, 2, 3)
     model(x)
     assert "others without biases" in rnnorm.explain(model, x).why_not["cpu"]
+
+
+def test_a_normalised_value_that_is_no_term_is_refused_and_another_layer_of_the_cell_is_not(
+    uncompiled,
+):
+    normalised = rnnorm.MIRNN(3, 4, norm=rnnorm.LayerNorm(input=False, recurrent=False, joint=True))
+    assert "the site 'joint' is not one of a term" in cpu.refuses(request_of(normalised))
+    assert not uncompiled
+    assert "the test compiles nothing" in cpu.refuses(request_of(rnnorm.MIRNN(3, 4, norm="layer")))
+
+
+def test_a_shift_of_a_value_that_is_no_term_is_refused(uncompiled):
+    class Shifted(MIRNN):
+        def shifts(self, weights, sites):
+            return {"joint": weights.bias_ih}
+
+    model = rnnorm.Recurrent(Shifted(), 3, 4)
+    assert "it shifts the term of the site 'joint'" in cpu.refuses(request_of(model))
+    assert not uncompiled
+
+
+def test_more_weights_than_the_kernel_has_room_for_are_refused(uncompiled):
+    class Many(rnnorm.Cell):
+        def weights(self, input_size, hidden_size, bias):
+            return super().weights(input_size, hidden_size, bias) | {"w": (17 * hidden_size,)}
+
+        def step(self, weights, x_term, state, normalise, t):
+            z = self.preactivation(weights, x_term, state[0], normalise)
+            h = torch.tanh(sum(w * z for w in weights.own["w"].chunk(17)))
+            return h, (h,)
+
+    why = cpu.refuses(request_of(rnnorm.Recurrent(Many(), 3, 4)))
+    assert "17 weights by unit, of which the kernel has 16 at most" in why
+    assert not uncompiled

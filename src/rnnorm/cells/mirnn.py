@@ -22,6 +22,12 @@ class MIRNN(Cell):
         own = dict.fromkeys(self.bounds, (hidden_size,))
         return super().weights(input_size, hidden_size, bias) | own
 
+    def prepare(self, weights: Weights) -> Weights:
+        """Add ``b = b_ih + b_hh`` to the weights that ``step`` gets, zeros without biases."""
+        biases = [each for each in (weights.bias_ih, weights.bias_hh) if each is not None]
+        b = sum(biases[1:], biases[0]) if biases else torch.zeros_like(weights.own["alpha"])
+        return weights._replace(own={**weights.own, "bias": b})
+
     def step(
         self,
         weights: Weights,
@@ -41,9 +47,9 @@ class MIRNN(Cell):
         # α Wx Uh + β_2 Wx as one product with Wx
         factor = torch.addcmul(beta_2, alpha, h_term)
         both = torch.addcmul(beta_1 * h_term, factor, x_term)
-        h = torch.tanh(normalise("joint", both))
+        h = torch.tanh(normalise("joint", both) + weights.own["bias"])
         return h, (h,)
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
-        """Return ``b_ih + b_hh`` at the joint site: a bias of W x would be multiplied by U h."""
-        return super().shifts(weights, ("joint",))
+        """Return nothing: a bias of W x would be multiplied by U h, so that ``step`` adds b."""
+        return {}

@@ -38,13 +38,16 @@ def sites_of(active: Collection[str]) -> tuple[str, str, str]:
 
 
 @remembered
-def _forms(cell: Cell, norm: Norm | None) -> tuple[tuple[str, str, str], int, int | None]:
-    """Return the names of the sites, and the numbers of gates and heads, as a kernel needs them.
+def _forms(cell: Cell, norm: Norm | None) -> tuple[tuple[str, str, str], int, int | None, int]:
+    """Return what a kernel needs to know of a cell.
 
-    The number of heads is None if the recurrent weight is a vector.
+    Returns:
+        the names of the sites, the number of gates, that of heads, None if the recurrent weight is
+        a vector, and how many weights by unit the last of ``PEEPHOLES`` holds.
     """
-    heads = None if independent(cell) else cell.heads
-    return sites_of(cell.active_sites(norm)), sum(cell.gates), heads
+    heads, shapes = None if independent(cell) else cell.heads, cell.weights(1, cell.heads, False)
+    last = shapes.get(PEEPHOLES[-1], (cell.heads,))[0] // cell.heads
+    return sites_of(cell.active_sites(norm)), sum(cell.gates), heads, last
 
 
 def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inputs:
@@ -64,7 +67,7 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
     h0, c0 = call.state[0], joined(call.state[1:])
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
-    sites, gates, heads = _forms(call.cell, call.norm)
+    sites = _forms(call.cell, call.norm)[0]
     statistics = [m for site in sites for m in call.constants.get(site, (None, None))]
     matrices = (weights.weight_ih, weights.weight_hh, weights.weight_hr)
     x, weight_ih, weight_hh, weight_hr = ready(narrow, (x, *matrices))
@@ -89,7 +92,7 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
     reset = None if call.reset is None else call.reset.contiguous()
     leaves = (x, batch_sizes, h0, c0, weight_ih, weight_hh, *others, weight_hr)
     inputs = Inputs._make((*leaves, *ready(wide, constants), *dropped, reset))
-    check_shapes(inputs, gates, heads)
+    check_shapes(inputs, call.cell)
     return inputs
 
 
@@ -98,19 +101,19 @@ def _widths_of_masks(narrow: int, units: int) -> tuple[int, ...]:
     return narrow, units, narrow, units
 
 
-def check_shapes(inputs: Inputs, gates: int, heads: int | None) -> None:
+def check_shapes(inputs: Inputs, cell: Cell) -> None:
     """Refuse parameters and statistics beyond whose end the kernel would read.
 
     Raises:
-        RuntimeError: if one has another shape than in a layer of ``gates`` gates with its units in
-            ``heads``, which is None if the recurrent weight is a vector.
+        RuntimeError: if one has another shape than in a layer of the cell.
     """
+    _, gates, heads, weights_in_last = _forms(cell, None)
     (T, B), units, narrow = inputs.x.shape[:2], inputs.hidden_size, inputs.h0.size(1)
     gates *= units
     recurrent = (units,) if heads is None else (gates, narrow // heads)
     matrices = ((gates, inputs.x.size(2)), recurrent)
-    row, unit = (gates,), (units,)
-    shapes = (*matrices, row, row, unit, unit, unit, row, row, unit, unit, (narrow, units))
+    row, unit, last = (gates,), (units,), (weights_in_last * units,)
+    shapes = (*matrices, row, row, unit, unit, last, row, row, unit, unit, (narrow, units))
     for name, given, shape in zip(PARAMETERS, inputs.parameters, shapes, strict=True):
         if given is not None and given.shape != shape:
             raise RuntimeError(f"{name} must have shape {shape}, got {tuple(given.shape)}")
@@ -171,7 +174,7 @@ def check_call(
     if inputs.weight_hr is not None and not (projected and options.cell == "LSTM"):
         raise RuntimeError(f"weight_hr must be None: the kernel projects no h of {options.cell}")
     _check_dtypes(inputs, dtypes)
-    check_shapes(inputs, options.gates, options.heads)
+    check_shapes(inputs, CELL_OF_NAME[options.cell])
     _check_other_shapes(inputs, options)
     sizes = inputs.sizes.tolist()
     B = inputs.x.size(1)

@@ -235,7 +235,8 @@ class Gradients(NamedTuple):
     weight_hr: Tensor
 
 
-# weights of the gates i, f and o; the weights by unit of any other cell take their places
+# weights of the gates i, f and o; the weights by unit of any other cell take their places, all
+# from the third on the last
 PEEPHOLES = ("weight_ci", "weight_cf", "weight_co")
 # places where recurrent dropout acts, in the order of the masks
 PLACES = ("hidden", "candidate", "zoneout_h", "zoneout_c")

@@ -27,7 +27,8 @@ def names_of(cell: GraphCell) -> Mapping[str, str]:
 
 def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple[str, ...]) -> bool:
     """Tell whether a cell adds its two biases unchanged, where the kernel adds them too."""
-    if not graph.product or graph.second or type(cell).prepare is not Cell.prepare:
+    prepared = type(cell).prepare is not Cell.prepare
+    if not graph.product or graph.second or prepared or len(graph.weights) > len(PEEPHOLES):
         # a short call reads parameters, and nothing that is computed from them
         return False
     if type(cell).shifts is Cell.shifts:
@@ -44,11 +45,13 @@ def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
     units = call.state[0].size(1)
     prepared = call.cell.prepare(call.weights)
     given = prepared._asdict() | dict(prepared.own)
-    own: dict[str, Tensor] = {}
+    rows: dict[str, list[Tensor]] = {}
     for vector, name in zip(cell.vectors, cell.names, strict=True):
         weight, _, gate = vector.partition("[")
         first = int(gate[:-1] or 0) * units
-        own[name] = given[weight][first : first + units] if gate else given[weight]
+        row = given[weight][first : first + units] if gate else given[weight]
+        rows.setdefault(name, []).append(row)
+    own = {name: concatenate(0, *each) if each[1:] else each[0] for name, each in rows.items()}
     shifts = _shifts(call.cell, call.weights, call.cell.active_sites(call.norm), cell.graph)
     product = cell.graph.product
     recurrent = given[product] if product else call.state[0].new_zeros(units)
@@ -82,6 +85,8 @@ def _shifts(
     first: list[Tensor] = []
     second: Tensor | None = None
     for site, shift in join_products(graph, cell.shifts(weights, active)).items():
+        if site in graph.passed:
+            raise TraceError(f"it shifts the term of the site {site!r}")
         if (site in active and site in CELL_SITES) or (site not in ("input", *graph.sites)):
             # the site has a shift of its own, or the step does not ask for the site
             continue

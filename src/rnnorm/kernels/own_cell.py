@@ -20,7 +20,7 @@ from rnnorm.kernels.call import LayerCall, Request, listed
 from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell, split_moments
 from rnnorm.kernels.equations.opaque import TraceError
-from rnnorm.kernels.equations.trace import trace
+from rnnorm.kernels.equations.trace import trace, unlike_a_site
 from rnnorm.kernels.inputs import BUILT_IN, OWN, PEEPHOLES, add_own
 from rnnorm.kernels.own_call import described_by, with_products_joined
 from rnnorm.kernels.trace_check import difference
@@ -189,6 +189,8 @@ def _form_refused(graph: Graph, request: Request, frame: Frame) -> str:
     if unknown := [name for name in vectors if name.partition("[")[0] in Weights._fields]:
         return f"its step reads {unknown[0]}, which the kernel adds to a term"
     active = cell.active_sites(request.norm)
+    if passed := [site for site in active if site in graph.passed]:
+        return unlike_a_site(passed[0])
     if {*active} != {*cell_of(graph).active_sites(request.norm)}:
         return f"its sites are not those of its step, {', '.join(cell_of(graph).sites)}"
     asked = {"input", *graph.sites}
@@ -271,7 +273,9 @@ def cell_of(graph: Graph) -> GraphCell:
     if key not in _cells:
         vectors = _vectors(graph)
         name = OWN + hashlib.sha256(key.encode()).hexdigest()[:32]
-        cell = GraphCell(name, graph, vectors, PEEPHOLES[: len(vectors)])
+        last = len(PEEPHOLES) - 1
+        names = tuple([PEEPHOLES[min(k, last)] for k in range(len(vectors))])
+        cell = GraphCell(name, graph, vectors, names)
         add_own(name, cell)
         _cells[key] = cell
     return _cells[key]

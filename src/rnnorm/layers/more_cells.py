@@ -121,7 +121,7 @@ class MIRNN(Recurrent):
               + \beta_2 \odot W x_t + b)
 
     A normalised :math:`W x_t` or :math:`U h_{t-1}` takes the term's place throughout. The joint
-    site is the sum without b.
+    site is the sum without b; with it the layer runs on the reference kernel.
 
     Args:
         input_size: features I of a frame.

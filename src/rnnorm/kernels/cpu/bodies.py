@@ -22,7 +22,7 @@ from rnnorm.kernels.equations.halves import Halves, NodeGradients, check_room
 from rnnorm.kernels.equations.opaque import TraceError
 
 #: the most weights of units, and states beside h, for which the frame has room
-MOST_WEIGHTS, MOST_STATES = 3, 3
+MOST_WEIGHTS, MOST_STATES = 16, 3
 #: the most values beside states that the second half of a step reads of the first
 MOST_CROSSING = 4
 _FETCH = ["L::template fetch<C>(s.h, r, u);", "L::template fetch<C>(s.x, r, u);"]

@@ -93,6 +93,8 @@ class Graph(NamedTuple):
             which is then the only one, counts as the sum.
         heads: number of heads. A unit reads the h of the units of its head alone.
         second: the second recurrent product of a step that has two.
+        passed: sites that the step asks for with what no kernel normalises; a layer runs on a
+            kernel only if its norm leaves them out.
     """
 
     nodes: tuple[Node, ...]
@@ -103,6 +105,7 @@ class Graph(NamedTuple):
     independent: bool
     heads: int
     second: Second | None = None
+    passed: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

@@ -28,7 +28,7 @@ class GraphCell(Cell):
         option: name in the kernels' options.
         graph: the equations.
         vectors: the graph's names of the weights by unit, in the order of ``names``.
-        names: names of these weights here.
+        names: names of these weights here. Weights of one name are the rows of one tensor.
     """
 
     option: str
@@ -63,7 +63,7 @@ class GraphCell(Cell):
         shapes = super().weights(input_size, hidden_size, bias)
         if self.graph.independent:
             shapes["weight_hh"] = (hidden_size,)
-        return shapes | dict.fromkeys(self.names, (hidden_size,))
+        return shapes | {n: (self.names.count(n) * hidden_size,) for n in self.names}
 
     def units(self, weights: Weights) -> int:
         """Return the number H of units: ``weight_hh`` may be a vector."""
@@ -115,7 +115,7 @@ class GraphCell(Cell):
         else:
             product = self.product(seen, weight[: first * H])
         add_terms(x_term[:, : first * H], product, "recurrent", "joint")
-        own = dict(zip(self.vectors, self.names, strict=True))
+        own = self._own(weights, H)
         values: list[Any] = []
         for index, (name, inputs, value) in enumerate(graph.nodes):
             operands = [values[index] for index in inputs]
@@ -124,7 +124,7 @@ class GraphCell(Cell):
             elif name == "state":
                 result = state[value]  # type: ignore[index]
             elif name == "weight":
-                result = weights.own[own[value]]  # type: ignore[index]
+                result = own[value]  # type: ignore[index]
             elif name == "number":
                 result = value
             elif name in SITES:
@@ -137,6 +137,12 @@ class GraphCell(Cell):
                 add_terms(x_term[:, first * H :], self.product(result, weight[first * H :]), *sites)
         after = tuple([values[index] for index in graph.states])
         return after[0], after
+
+    def _own(self, weights: Weights, hidden_size: int) -> dict[str, Tensor]:
+        """Return the weights by unit, by the graph's names."""
+        rows = {name: iter(torch.split(weights.own[name], hidden_size)) for name in {*self.names}}
+        pairs = zip(self.vectors, self.names, strict=True)
+        return {vector: next(rows[name]) for vector, name in pairs}
 
 
 def split_products(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,8 +9,13 @@ import torch
 
 from rnnorm.cells.cell import Cell, Weights
 from rnnorm.kernels.equations.columns import Columns, Matrix
-from rnnorm.kernels.equations.graph import COMPARISONS, Graph, Node, Nodes, Second
+from rnnorm.kernels.equations.graph import COMPARISONS, SITES, Graph, Node, Nodes, Second
 from rnnorm.kernels.equations.opaque import Age, Opaque, TraceError, Width, kind_of
+
+
+def unlike_a_site(site: str) -> str:
+    """Say that a step normalises at a site what no kernel does."""
+    return f"the site {site!r} is not one of a term, h, the candidate or a state"
 
 
 def trace(
@@ -85,7 +90,9 @@ class TracedStep(Nodes):
         self.cell = cell
         self.H = hidden_size
         self.gates = sum(cell.gates)
+        # and those that it asks for with what no kernel normalises
         self.asked: list[str] = []
+        self.passed: list[str] = []
         self.product = ""
         # gates of the first recurrent product, and the second one
         self.first_gates = self.gates
@@ -157,12 +164,12 @@ class TracedStep(Nodes):
         self._check_recorded()
         if not isinstance(z, Columns):
             raise TraceError(f"the site {site!r} gets {kind_of(z)}")
-        if site in self.asked:
+        if site in (*self.asked, *self.passed):
             raise TraceError(f"it asks for the site {site!r} twice")
-        self.asked.append(site)
         if z.compared:
             raise TraceError(f"the site {site!r} gets a comparison")
         nodes = [self[column] for column in z.columns]
+        self.asked.append(site)
         if site == "hidden" and self._is_h(z.columns):
             return Columns(self, [self.add("seen")])
         if site in ("candidate", "cell", "carry") and len(nodes) == 1:
@@ -179,7 +186,11 @@ class TracedStep(Nodes):
         if which == "joint" and every and {node.name for node in nodes} in ({"sum"}, {"x"}):
             self.joint += z.columns
             return Columns(self, [self.add("both", (), gate) for gate in gates])
-        raise TraceError(f"the site {site!r} is not one of a term, h, the candidate or a state")
+        if site in SITES:
+            raise TraceError(unlike_a_site(site))
+        # a layer whose norm leaves the site out has this value as it is
+        self.passed.append(self.asked.pop())
+        return z
 
     def _note_vector_product(self, nodes: Sequence[Node]) -> bool:
         """Note a vector weight times h as the recurrent product; tell whether a term is that."""
@@ -255,6 +266,7 @@ class TracedStep(Nodes):
             self.independent or not self.product,
             self.cell.heads,
             self.second and self.second._replace(operand=indices[self.second.operand]),
+            tuple(sorted(self.passed)),
         )
 
     def _states(self, output: object, after: object) -> list[int]:

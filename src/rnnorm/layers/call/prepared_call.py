@@ -23,7 +23,7 @@ from rnnorm.kernels.cpu.c_struct import (
 )
 from rnnorm.kernels.cpu.dense_call import DenseCall
 from rnnorm.kernels.cpu.update import fill
-from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Sites, joined, separated
+from rnnorm.kernels.inputs import CELL_OF_NAME, LEAVES, PARAMETERS, Inputs, Sites, joined, separated
 from rnnorm.kernels.operators import form
 from rnnorm.norm.population import BUFFERS
 
@@ -177,7 +177,7 @@ def prepare(
     options = known.options[takes]
     x = x.view(T, B, features)
     inputs = Inputs._make((x, x, h, c, *parameters, *NO_CONSTANTS))
-    check_shapes(inputs, options.gates, options.heads)
+    check_shapes(inputs, CELL_OF_NAME[options.cell])
     none = (None,) * len(NO_CONSTANTS)
     numbers = MULTIPLIED.index(products)
     struct = without_tensors((T, B, features, units), numbers, options, none)
