@@ -60,4 +60,7 @@ CELLS = {
 
 if __name__ == "__main__":
     graphs = {name: trace(cell) for name, cell in CELLS.items()}
-    Path(sys.argv[1]).write_text(headers(graphs, optional=["Lstm"]))
+    header, text = Path(sys.argv[1]), headers(graphs, optional=["Lstm"])
+    # nothing is compiled again where the text is as before
+    if not header.exists() or header.read_text() != text:
+        header.write_text(text)
