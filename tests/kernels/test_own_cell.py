@@ -165,6 +165,31 @@ def test_a_weight_changed_in_place_before_backward_is_noticed(kind, norm):
             output.sum().backward()
 
 
+def test_a_recurrent_vector_that_the_step_reads_once_more():
+    class ReadTwice(rnnorm.Cell):
+        sites = ("input", "recurrent")
+
+        def weights(self, input_size, hidden_size, bias):
+            shapes = {"weight_ih": (hidden_size, input_size)}
+            return shapes | dict.fromkeys(("a", "u", "b"), (hidden_size,))
+
+        def units(self, weights):
+            return weights.own["u"].size(0)
+
+        def step(self, weights, x_term, state, normalise, t):
+            a, u, b = (weights.own[name] for name in "aub")
+            z = x_term + normalise("recurrent", u * state[0])
+            h = a * torch.tanh(b * z + u)
+            return h, (h,)
+
+    for norm in (None, "batch"):
+        options = {"dtype": torch.float64, "initial_noise": 0.0}
+        model = rnnorm.Recurrent(ReadTwice(), 3, 18, norm=norm, **options)
+        model(draw(5, 8, 3))
+        for each in (model.train(), model.eval()):
+            compare(each, draw(5, 4, 3))
+
+
 def test_a_first_call_within_a_checkpoint():
     model, x = layer("reset", "layer"), draw(5, 4, 3).requires_grad_()
     output, _ = checkpoint(model, x, use_reentrant=False)

@@ -31,6 +31,9 @@ def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple
     if not graph.product or graph.second or prepared or len(graph.weights) > len(PEEPHOLES):
         # a short call reads parameters, and nothing that is computed from them
         return False
+    if graph.product in graph.weights:
+        # one parameter would be two arguments
+        return False
     if type(cell).shifts is Cell.shifts:
         return not graph.separate
     found = cell.shifts(weights, active)

@@ -185,8 +185,8 @@ def _form_refused(graph: Graph, request: Request, frame: Frame) -> str:
             return f"it has {name} of its own"
     # refused before anything is compiled
     frame.check(graph)
-    vectors = _vectors(graph)
-    if unknown := [name for name in vectors if name.partition("[")[0] in Weights._fields]:
+    read = [name for name in graph.weights if name != graph.product]
+    if unknown := [name for name in read if name.partition("[")[0] in Weights._fields]:
         return f"its step reads {unknown[0]}, which the kernel adds to a term"
     active = cell.active_sites(request.norm)
     if passed := [site for site in active if site in graph.passed]:
@@ -271,7 +271,7 @@ def cell_of(graph: Graph) -> GraphCell:
     """Return the graph as a cell, and make it known to the kernel's two passes."""
     key = graph.key
     if key not in _cells:
-        vectors = _vectors(graph)
+        vectors = tuple(graph.weights)
         name = OWN + hashlib.sha256(key.encode()).hexdigest()[:32]
         last = len(PEEPHOLES) - 1
         names = tuple([PEEPHOLES[min(k, last)] for k in range(len(vectors))])
@@ -279,11 +279,6 @@ def cell_of(graph: Graph) -> GraphCell:
         add_own(name, cell)
         _cells[key] = cell
     return _cells[key]
-
-
-def _vectors(graph: Graph) -> tuple[str, ...]:
-    """Return the graph's names of the weights by unit, without one that is the recurrent weight."""
-    return tuple([name for name in graph.weights if name != graph.product])
 
 
 @constant
