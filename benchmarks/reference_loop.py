@@ -1,7 +1,8 @@
-"""A layer on the reference kernel ÷ the same equations as a loop over time by hand.
+"""A layer on the reference kernel, or another, ÷ the same equations as a loop over time by hand.
 
     python benchmarks/reference_loop.py
     python benchmarks/reference_loop.py LSTM BN-LSTM --shape 100x32x40x100 --seconds 20
+    python benchmarks/reference_loop.py MI-RNN --backend cpu
 
 A loop by hand is what an experienced user of PyTorch writes: one product for the input terms of all
 steps, then a loop of torch's operators, the outputs stacked; rows of different lengths are packed,

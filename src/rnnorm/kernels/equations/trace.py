@@ -90,7 +90,7 @@ class TracedStep(Nodes):
         self.cell = cell
         self.H = hidden_size
         self.gates = sum(cell.gates)
-        # and those that it asks for with what no kernel normalises
+        # sites that it asks for with what a kernel normalises, and with other values
         self.asked: list[str] = []
         self.passed: list[str] = []
         self.product = ""
