@@ -269,3 +269,16 @@ def test_more_weights_than_the_kernel_has_room_for_are_refused(uncompiled):
     why = cpu.refuses(request_of(rnnorm.Recurrent(Many(), 3, 4)))
     assert "17 weights by unit, of which the kernel has 16 at most" in why
     assert not uncompiled
+
+
+def test_an_input_of_other_features_is_refused_before_the_cell_is_compiled(uncompiled):
+    model = rnnorm.Recurrent(Changing(lambda: 0.5432), 3, 4)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(2, 5), torch.randn(1, 5)])
+    for x in (torch.randn(2, 2, 5), torch.randn(2, 5), packed):
+        with pytest.raises(RuntimeError, match="Expected 3, got 5"):
+            model(x)
+    with pytest.raises(RuntimeError, match="input must be 2-D or 3-D"):
+        model(torch.tensor(1.0))
+    assert not uncompiled
+    model(torch.randn(2, 2, 3))
+    assert len(uncompiled) == 1

@@ -41,6 +41,7 @@ class Recurrence(nn.Module):
     """Base of ``Sequence`` and ``Step``; a subclass names its cell."""
 
     cell: Cell
+    input_size: int
     norm: Norm | None
     #: names of the weights that torch.nn's class does not have
     own_weights: tuple[str, ...] = ()
@@ -99,7 +100,12 @@ class Recurrence(nn.Module):
     def _choose(self, data: Tensor, **asked: Any) -> tuple[dispatch.Kernel, bool]:
         """Choose the kernel of a call, and tell whether torch.compile may trace it."""
         asked = self._asked(data) | asked
-        kernel = dispatch.choose(**asked)
+        if data.shape[-1:] == (self.input_size,):
+            kernel = dispatch.choose(**asked)
+        else:
+            # the call will be refused, for which no cell need be compiled
+            with own_cell.only_asked():
+                kernel = dispatch.choose(**asked)
         # neither an exchange between processes nor a user's compiled cell can be in a graph
         traceable = kernel.layer not in (cpu.layer, cuda.layer) or own_cell.built_in(self.cell)
         return kernel, kernel.traceable and traceable and not asked["synchronized"]
