@@ -36,8 +36,8 @@ from rnnorm.experiments.bench.layers import (
 )
 from rnnorm.experiments.bench.record import describe, device_and_system, machine
 from rnnorm.experiments.bench.timing import interleave, launched, repeated
+from rnnorm.kernels import cuda_graphs
 from rnnorm.kernels.precision import as_in_cudnn, multiplied
-from rnnorm.kernels.triton import graphs
 
 DEVICE = torch.device("cuda")
 SHAPES = {
@@ -104,12 +104,12 @@ def sides(
 
 def peak_mb(step: Callable[[], object]) -> float:
     """Return what a step allocates at most, with what a graph of its own keeps."""
-    graphs.forget()
+    cuda_graphs.forget()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    for _ in range(graphs.SIGHTINGS + 1):
+    for _ in range(cuda_graphs.SIGHTINGS + 1):
         step()
     return (torch.cuda.max_memory_allocated() - before) / 1e6
 

@@ -37,7 +37,7 @@ def shared(one, other):
 
 
 def capture(run):
-    """As ``rnnorm.kernels.triton.graphs`` has it."""
+    """As ``rnnorm.kernels.cuda_graphs`` has it."""
     with Tape() as tape:
         results = run()
     # a graph is captured without being run

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rnnorm.kernels import precision
+from rnnorm.kernels.cuda_graphs import Graphs
 from rnnorm.kernels.precision import as_in_cudnn, float32_precision, multiplied
-from rnnorm.kernels.triton.graphs import Graphs
 
 CUDA = torch.device("cuda")
 NEW = hasattr(torch.backends, "fp32_precision")

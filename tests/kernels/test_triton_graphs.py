@@ -7,8 +7,9 @@ from gpu_or_interpreter import DEVICE, INTERPRETED
 from triton.runtime.interpreter import GridExecutor
 
 import rnnorm
-from rnnorm.kernels.triton import graphs, operators
-from rnnorm.kernels.triton.graphs import SIGHTINGS, Graphs
+from rnnorm.kernels import cuda_graphs
+from rnnorm.kernels.cuda_graphs import SIGHTINGS, Graphs
+from rnnorm.kernels.triton import operators
 
 _launch = GridExecutor.__call__
 LIKE = {"dtype": torch.float64, "device": DEVICE}
@@ -28,7 +29,7 @@ def captures(monkeypatch):
     """Has passes captured, and counts how many are."""
     count = [0]
 
-    one = tape.capture if INTERPRETED else graphs._Cuda(DEVICE)
+    one = tape.capture if INTERPRETED else cuda_graphs._Cuda(DEVICE)
 
     def capture(run):
         count[0] += 1
@@ -36,7 +37,7 @@ def captures(monkeypatch):
 
     made = Graphs(capture)
     monkeypatch.setattr(GridExecutor, "__call__", launch)
-    monkeypatch.setattr(graphs, "current_graphs", lambda device: made)
+    monkeypatch.setattr(cuda_graphs, "current_graphs", lambda device: made)
     return count
 
 
@@ -60,7 +61,7 @@ def both(make, draw, calls, monkeypatch, **given):
         own = []
         with monkeypatch.context() as patched, rnnorm.use_backend("triton"):
             if none:
-                patched.setattr(graphs, "current_graphs", lambda device: None)
+                patched.setattr(cuda_graphs, "current_graphs", lambda device: None)
             for call in range(calls):
                 torch.manual_seed(call)
                 own.append([r.detach().clone() for r in train(layer, draw(), **given)])
@@ -152,14 +153,14 @@ def test_gradients_of_gradients_of_a_replayed_pass(captures, monkeypatch):
 class TestOnAGpu:
     @pytest.fixture(autouse=True)
     def _anew(self):
-        graphs.forget()
+        cuda_graphs.forget()
         yield
-        graphs.forget()
+        cuda_graphs.forget()
 
     @pytest.fixture
     def run(self):
         """A pass that is captured, and what it gives launched."""
-        made = Graphs(graphs._Cuda(DEVICE))
+        made = Graphs(cuda_graphs._Cuda(DEVICE))
 
         def double(x):
             return [2 * x, x.new_zeros(0)]

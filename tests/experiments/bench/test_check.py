@@ -16,9 +16,8 @@ from rnnorm.experiments.bench.check import check
 from rnnorm.experiments.bench.layers import Shape
 from rnnorm.experiments.bench.timing import repeated, without_graphs
 from rnnorm.experiments.commands.cli import main
-from rnnorm.kernels import dispatch, reference
+from rnnorm.kernels import cuda_graphs, dispatch, reference
 from rnnorm.kernels.call import UncoveredError
-from rnnorm.kernels.triton import graphs
 
 SHAPE = Shape(3, 5, 2, 4)
 TRAINING = [Case("LSTM", "batch", mode, SHAPE) for mode in ("dense", "ragged")]
@@ -308,7 +307,7 @@ def test_a_kernel_whose_own_graphs_keep_old_results_is_found(monkeypatch, stale)
     def layer(*arguments):
         output, state, taken, states = reference.layer(*arguments)
         calls.append(output.detach())
-        if stale and len(calls) > graphs.SIGHTINGS:
+        if stale and len(calls) > cuda_graphs.SIGHTINGS:
             output = 0 * output + calls[0]
         return output, state, taken, states
 
@@ -323,11 +322,11 @@ def test_a_kernel_whose_own_graphs_keep_old_results_is_found(monkeypatch, stale)
 def test_without_graphs_a_kernel_is_asked_for_none(monkeypatch):
     for before in (None, "1"):
         if before:
-            monkeypatch.setenv(graphs.SWITCH, before)
+            monkeypatch.setenv(cuda_graphs.SWITCH, before)
         with without_graphs():
-            assert graphs.current_graphs(torch.device("cuda")) is None
-            assert os.environ[graphs.SWITCH] == "0"
-        assert os.environ.get(graphs.SWITCH) == before
+            assert cuda_graphs.current_graphs(torch.device("cuda")) is None
+            assert os.environ[cuda_graphs.SWITCH] == "0"
+        assert os.environ.get(cuda_graphs.SWITCH) == before
 
 
 def test_what_no_kernel_covers_is_no_pass(monkeypatch, capsys):

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import torch
 
-from rnnorm.kernels.triton import graphs
+from rnnorm.kernels import cuda_graphs
 
 Clock = Literal["wall", "cpu", "cuda"]
 Result = TypeVar("Result")
@@ -142,8 +142,8 @@ def captured(step: Callable[[], Result]) -> Callable[[], Result]:
 
 def repeated(step: Callable[[], Result]) -> Callable[[], Result]:
     """Run a step so often that kernels replay graphs of their own, and return the step."""
-    graphs.forget()
-    for _ in range(graphs.SIGHTINGS):
+    cuda_graphs.forget()
+    for _ in range(cuda_graphs.SIGHTINGS):
         step()
     return step
 
@@ -162,15 +162,15 @@ def launched(step: Callable[[], Result]) -> Callable[[], Result]:
 @contextmanager
 def without_graphs() -> Iterator[None]:
     """Keep kernels from replaying graphs of their own."""
-    before = os.environ.get(graphs.SWITCH)
-    os.environ[graphs.SWITCH] = "0"
+    before = os.environ.get(cuda_graphs.SWITCH)
+    os.environ[cuda_graphs.SWITCH] = "0"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[graphs.SWITCH]
+            del os.environ[cuda_graphs.SWITCH]
         else:
-            os.environ[graphs.SWITCH] = before
+            os.environ[cuda_graphs.SWITCH] = before
 
 
 @contextmanager

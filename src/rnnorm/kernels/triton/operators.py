@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from rnnorm.kernels import cuda_graphs
 from rnnorm.kernels.autograd import Passes
 from rnnorm.kernels.call import DTYPES
 from rnnorm.kernels.call_inputs import check_call
@@ -26,7 +27,6 @@ from rnnorm.kernels.operators import (
     setup_backward,
 )
 from rnnorm.kernels.precision import as_in_cudnn
-from rnnorm.kernels.triton import graphs
 from rnnorm.kernels.triton.backward import run_backward
 from rnnorm.kernels.triton.forward import forward_shapes, run_forward
 from rnnorm.norm.merged_moments import ActiveRows
@@ -37,7 +37,7 @@ Kept = TypeVar("Kept", Gradients, Results)
 
 
 def _captured(
-    run: graphs.Run,
+    run: cuda_graphs.Run,
     inputs: Inputs,
     options: Options,
     arguments: tuple[Any, ...],
@@ -49,7 +49,7 @@ def _captured(
     x = inputs.x
     # Triton launches on the current device, which need not be the tensors'
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
-        captured = graphs.current_graphs(x.device)
+        captured = cuda_graphs.current_graphs(x.device)
         # ragged batches seldom have the same sizes, and copy a table of these from the host
         ragged = int(inputs.sizes[-1]) < x.size(1)
         if captured is None or ragged:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from tape import capture
 
+from rnnorm.kernels import cuda_graphs
 from rnnorm.kernels.call import UncoveredError
-from rnnorm.kernels.triton import graphs
-from rnnorm.kernels.triton.graphs import REMEMBERED, SIGHTINGS, Graphs
+from rnnorm.kernels.cuda_graphs import REMEMBERED, SIGHTINGS, Graphs
 
 
 class Counted:
@@ -130,9 +130,9 @@ def test_a_capture_that_fails_is_said_and_not_tried_again(counted):
 
 
 def test_there_are_none_on_the_cpu_and_none_where_they_are_unwanted(monkeypatch):
-    assert graphs.current_graphs(torch.device("cpu")) is None
+    assert cuda_graphs.current_graphs(torch.device("cpu")) is None
     monkeypatch.setenv("RNNORM_CUDA_GRAPHS", "0")
-    assert graphs.current_graphs(torch.device("cuda", 0)) is None
+    assert cuda_graphs.current_graphs(torch.device("cuda", 0)) is None
 
 
 def test_a_refused_call_is_no_capture_that_failed(made, counted):
