@@ -60,7 +60,8 @@ except OutOfTimeError:
     right = True
 sys.exit(not right)"
 part check 90 sh -c 'seq 0 13 | xargs -P 14 -I {} "$0" -c "$1" {}' "$PYTHON" "$examine"
-tests triton 90 -n 8 $(printf 'tests/kernels/test_triton_%s.py ' equations update look_up operators graphs)
+tests triton 90 -n 8 $(printf 'tests/kernels/test_triton_%s.py ' equations update look_up operators graphs) \
+  tests/kernels/test_replayed_reference.py
 for backend in triton cuda; do
   part "speed_$backend" 45 "$PYTHON" benchmarks/gpu.py --no-reference --cell LSTM \
     --shape 50x64x128x512 --backend $backend

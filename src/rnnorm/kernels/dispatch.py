@@ -17,7 +17,7 @@ from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
-from rnnorm.kernels import own_cell, reference, scan, synchronized
+from rnnorm.kernels import own_cell, reference, replayed_reference, scan, synchronized
 from rnnorm.kernels.call import LayerCall, LayerResult, Request, listed, remembered
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu import update as cpu_update
@@ -142,6 +142,15 @@ KERNELS = (
         look_up=triton.look_up,
         # the row of triton has none: no GPU has run this launch yet
         update=triton.update,
+        restarts=True,
+    ),
+    Kernel(
+        "cuda-graph",
+        replayed_reference.UNAVAILABLE,
+        replayed_reference.refuses,
+        replayed_reference.layer,
+        traceable=False,
+        unasked=replayed_reference.UNPROVEN,
         restarts=True,
     ),
     Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True, restarts=True),

@@ -30,7 +30,7 @@ from rnnorm.experiments.bench.layers import (
 from rnnorm.experiments.bench.record import Record, describe, device_and_system, machine
 from rnnorm.experiments.bench.timing import captured, interleave, launched, repeated
 from rnnorm.experiments.writing import partial_of, refuse_folder, write_whole
-from rnnorm.kernels import dispatch
+from rnnorm.kernels import dispatch, replayed_reference
 from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.precision import multiplied
 
@@ -209,8 +209,9 @@ def _reasons(device: torch.device) -> dict[str, str]:
     for kernel in dispatch.KERNELS:
         if kernel.name == "reference":
             continue
-        if kernel.layer is None:
-            reasons[kernel.name] = "not examined, it is torch's own"
+        if kernel.layer in (None, replayed_reference.layer):
+            whose = "torch's own" if kernel.layer is None else "the reference in a graph"
+            reasons[kernel.name] = f"not examined, it is {whose}"
             continue
         each = [dispatch.why_not(kernel.name, request) for request in requests]
         reasons[kernel.name] = "" if "" in each else each[0]
