@@ -12,10 +12,11 @@ if os.environ.get("TRITON_INTERPRET") == "1" or os.environ.get("RNNORM_COMPILE_T
     pytest.skip("`make triton` runs these", allow_module_level=True)
 
 from ahead_of_time import TOOLS
-from compiled_cells import SLSTM, PeepholeLSTM, ThreeStates
+from compiled_cells import MILSTM, SLSTM, PeepholeLSTM, ThreeStates
 
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.ligru import LiGRU
+from rnnorm.cells.mirnn import MIRNN
 from rnnorm.kernels import own_cell
 from rnnorm.kernels.cuda import compiler, persistent
 from rnnorm.kernels.cuda import layout as layouts
@@ -34,7 +35,7 @@ NORMS = ("own", "given", "off", "row")
 # with resets, peepholes and recurrent dropout, or without
 MORE = (False, True)
 # users' cells
-OWN = (SLSTM(), ThreeStates(), PeepholeLSTM())
+OWN = (SLSTM(), ThreeStates(), PeepholeLSTM(), MIRNN(), MILSTM())
 # rows and units
 SHAPES = {"BF16": (64, 512), "TF32": (20, 650), "FP32": (100, 100)}
 
@@ -114,7 +115,7 @@ def test_little_is_spilled_of_other_cells(cell, architecture, tmp_path, monkeypa
         variant = persistent.Variant(
             backward,
             own.option,
-            tuple(range(len(own.names))),
+            tuple(range(len({*own.names}))),
             "own",
             "own" if graph.leaves("cell") else "off",
             False,

@@ -49,6 +49,8 @@ CASES = {
         RESETS,
         {"recurrent_dropout": rnnorm.SequenceDropout(hidden=0.3)},
     ),
+    "mirnn-layer": ("mirnn", "layer", RESETS, {}),
+    "milstm-batch": ("milstm", "batch", RAGGED, {}),
     "lstm-carry": ("lstm", "carry", RAGGED, DROPPED),
     "lstm-candidate": ("lstm", "layer", RESETS, {"recurrent_dropout": rnnorm.CellDropout(p=0.3)}),
 }
@@ -201,7 +203,7 @@ def graphs():
 @pytest.mark.parametrize(("kind", "graph"), graphs().items(), ids=graphs())
 def test_equations_are_computed_once_on_each_way(kind, graph):
     graph_cell = own_cell.cell_of(graph._replace(heads=1))
-    weights = tuple(range(len(graph_cell.names)))
+    weights = tuple(range(len({*graph_cell.names})))
     text = text_of(graph_cell.option, weights)
     back = text[text.index("float to_site") :]
     # what costs much is kept from the way forward

@@ -175,7 +175,6 @@ def test_a_step_that_counts_its_calls_is_refused(uncompiled):
         ("reset", "two recurrent products"),
         ("two", "two"),
         ("sru", "no recurrent matrix"),
-        ("mirnn", "4 weights by unit, of which the kernel has 3 at most"),
     ],
 )
 def test_a_gpu_refuses_more_than_its_kernels_have_room_for(kind, why):
@@ -268,6 +267,8 @@ def test_more_weights_than_the_kernel_has_room_for_are_refused(uncompiled):
 
     why = cpu.refuses(request_of(rnnorm.Recurrent(Many(), 3, 4)))
     assert "17 weights by unit, of which the kernel has 16 at most" in why
+    with pytest.raises(TraceError, match="17 weights by unit"):
+        own_frame.check(trace(Many()))
     assert not uncompiled
 
 

@@ -57,9 +57,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
   float gamma[GATES], shift[GATES], gamma_out, shift_out;
   load_scales(a.hidden, a.out, my, gamma, shift, gamma_out, shift_out);
   // the first half is of gamma, the second of the shift
-  float own[2 * GATES], own_out[2] = {0.f, 0.f}, own_weight[3] = {0.f, 0.f, 0.f};
+  float own[2 * GATES], own_out[2] = {0.f, 0.f}, own_weight[SLOTS];
   UNROLL for (int k = 0; k < 2 * GATES; ++k) own[k] = 0.f;
-  float weights[3], carry[R][MORE], carry_h[R];
+  UNROLL for (int k = 0; k < SLOTS; ++k) own_weight[k] = 0.f;
+  float weights[SLOTS], carry[R][MORE], carry_h[R];
   load_weights(a.extra, my, weights);
   const i64 rows = (i64)a.extra.rows * a.units;
   UNROLL for (int j = 0; j < R; ++j) {
@@ -100,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
         s[j].y[g] += shift[g];
       }
       const bool goes_on = valid && !a.extra.anew(t, row);
-      UNROLL for (int k = 0; k < 3; ++k) s[j].weight[k] = weights[k];
+      UNROLL for (int k = 0; k < SLOTS; ++k) s[j].weight[k] = weights[k];
       s[j].h = 0.f;
       if (SKIPS && goes_on) s[j].h = t > a.first ? a.h[my.at(earlier + row)] : a.before_h[my.at(row)];
       UNROLL for (int k = 0; k < STATES; ++k) {
@@ -202,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
       gradients(s[j], d[j], carry[j], found);
       const bool counts = FINITE || valid;
       UNROLL for (int g = 0; g < GATES; ++g) d_x[j][g] = counts ? found.x[g] : 0.f, d_y[j][g] = counts ? found.y[g] : 0.f;
-      UNROLL for (int k = 0; k < 3; ++k) own_weight[k] += WEIGHTS && counts ? found.weight[k] : 0.f;
+      UNROLL for (int k = 0; k < SLOTS; ++k) own_weight[k] += WEIGHTS && counts ? found.weight[k] : 0.f;
       const bool goes_on = counts && !(valid && a.extra.anew(t, my.row(j)));
       UNROLL for (int k = 0; k < STATES; ++k) {
         if (DROPS && k == 0) found.before[k] += stays_c[j];
@@ -272,10 +273,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     if (OUT != OFF) a.d_gamma_out[my.unit] += own_out[0], a.d_shift_out[my.unit] += own_out[1];
   }
   if constexpr (WEIGHTS > 0) {
-    sync();
-    // the sums of both sites have room for these
-    total_over_rows<3>(own_weight, my, sums, 0);
-    if (my.here && my.row(0) == 0)
-      UNROLL for (int k = 0; k < 3; ++k) a.d_weight[k * a.units + my.unit] += own_weight[k];
+    // a site's sums have room for two
+    UNROLL for (int k = 0; k < SLOTS; k += 2) {
+      float two[2] = {own_weight[k], k + 1 < SLOTS ? own_weight[min(k + 1, SLOTS - 1)] : 0.f};
+      sync();
+      total_over_rows<2>(two, my, sums, 0);
+      if (!my.here || my.row(0) != 0) continue;
+      a.d_weight[k * a.units + my.unit] += two[0];
+      if (k + 1 < SLOTS) a.d_weight[(k + 1) * a.units + my.unit] += two[1];
+    }
   }
 }

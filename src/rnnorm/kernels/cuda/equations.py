@@ -19,8 +19,8 @@ from rnnorm.kernels.equations.statements import ARITHMETIC, Statements
 from rnnorm.kernels.equations.trace import trace
 from rnnorm.kernels.inputs import CELLS, PEEPHOLES
 
-#: the most gates, and states beside h, for which a thread has registers
-MOST_GATES, MOST_STATES = 4, 3
+#: the most gates, weights by unit and states beside h for which a thread has registers
+MOST_GATES, MOST_WEIGHTS, MOST_STATES = 4, 16, 3
 # operators whose values are kept for the backward pass; values of others are computed again
 _COSTLY = ("div", "sqrt", "exp", "log", "log1p", "sigmoid", "tanh")
 # operators whose values or gradients may be infinite where the terms and states are 0
@@ -51,12 +51,12 @@ _STRUCTS = """
 // with the recurrent terms is normalised, the finished recurrent or summed terms y, the states of
 // the step before, weights and the mask of the candidate; what is computed follows.
 struct Step {
-  float x[GATES], y[GATES], h, before[MORE], weight[3], mask;
+  float x[GATES], y[GATES], h, before[MORE], weight[SLOTS], mask;
   float states[MORE], site, kept[KEPT];
 };
 // The gradients of what is given.
 struct Gradients {
-  float x[GATES], y[GATES], h, before[MORE], weight[3];
+  float x[GATES], y[GATES], h, before[MORE], weight[SLOTS];
 };
 """
 
@@ -121,11 +121,12 @@ class Equations(Halves):
     def __init__(self, graph: Graph, slots: Mapping[str, int]) -> None:
         check_room(
             (sum(graph.gates), MOST_GATES, "gates"),
-            (len(graph.weights), len(PEEPHOLES), "weights by unit"),
+            (len(graph.weights), MOST_WEIGHTS, "weights by unit"),
             (len(graph.states), MOST_STATES + 1, "states"),
         )
         super().__init__(graph)
         self.slots = slots
+        self.count_slots = max(len(PEEPHOLES), len(slots))
         #: nodes that are computed from the output of the cell site, and h
         self.late = self.after_site()
         grads = [self.nodes.add("grad", (), k) for k in range(len(graph.states))]
@@ -163,6 +164,7 @@ class Equations(Halves):
             "int MORE": max(1, len(self.states)),
             "int KEPT": max(1, len(self.kept)),
             "int WEIGHTS": len(self.graph.weights),
+            "int SLOTS": self.count_slots,
             "bool HAS_SITE": self.site is not None,
             "bool SKIPS": self.graph.skips,
             "bool FINITE": not any([node.name in _INFINITE for node in self.nodes]),
@@ -224,7 +226,7 @@ class Equations(Halves):
             code.store(f"d.before[{k}]", index)
         weights = dict(zip(self.graph.weights, self.whole.weights, strict=True))
         of_slot = {self.slots[name]: index for name, index in weights.items()}
-        for slot in range(len(PEEPHOLES)):
+        for slot in range(self.count_slots):
             code.store(f"d.weight[{slot}]", of_slot.get(slot))
         return code.lines
 
@@ -252,5 +254,4 @@ def text_of(name: str, weights: tuple[int, ...]) -> str:
     cell = next(c for c in CELLS[name] if given <= c.weights(1, c.heads, False).keys())
     if not isinstance(cell, GraphCell):
         return Equations(trace(cell), {n: slot for slot, n in enumerate(PEEPHOLES)}).text()
-    pairs = zip(cell.vectors, cell.names, strict=True)
-    return Equations(cell.graph, {v: PEEPHOLES.index(n) for v, n in pairs}).text()
+    return Equations(cell.graph, {vector: k for k, vector in enumerate(cell.vectors)}).text()

@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
   int n = (int)(a.starts[a.first + 1] - start);
   float gamma[GATES], shift[GATES], gamma_out, shift_out;
   load_scales(a.hidden, a.out, my, gamma, shift, gamma_out, shift_out);
-  float weights[3];
+  float weights[SLOTS];
   load_weights(a.extra, my, weights);
   // h and the other states are those that the next step reads
   Step s[R];
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
   UNROLL for (int j = 0; j < R; ++j) {
     const int row = my.row(j);
     const bool valid = my.here && row < n, goes_on = valid && !a.extra.anew(a.first, row);
-    UNROLL for (int k = 0; k < 3; ++k) s[j].weight[k] = weights[k];
+    UNROLL for (int k = 0; k < SLOTS; ++k) s[j].weight[k] = weights[k];
     UNROLL for (int k = 0; k < STATES; ++k)
       s[j].before[k] = goes_on ? a.before[k * a.before_pitch + my.at(row)] : 0.f;
     s[j].h = KEEPS_H && goes_on ? a.before_h[my.at(row)] : 0.f;

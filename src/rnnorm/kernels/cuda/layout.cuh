@@ -9,8 +9,8 @@
 // share statistics over units (0: statistics are over rows), CENTRED (statistics have a mean), JOINT,
 // CARRY (the next step reads the normalised state), SHIFTED, RESETS, DROPS (recurrent dropout),
 // PRECISION, WIDE_X, BULK (copies that only newer GPUs have), UNITS, ROW_WARPS, STAGES.
-// Those of the cell are with its equations: GATES in BLOCKS, STATES beside h, WEIGHTS by unit,
-// HAS_SITE (of a state), SKIPS (h is read beside the recurrent product), FINITE (no value is infinite
+// Those of the cell are with its equations: GATES in BLOCKS, STATES beside h, WEIGHTS by unit in
+// SLOTS, HAS_SITE (of a state), SKIPS (h is read beside the recurrent product), FINITE (no value is infinite
 // where all that is read is 0).
 
 template <bool CHOICE, class A, class B> struct Choose { typedef A type; };
@@ -75,7 +75,7 @@ struct Mask {
 // What some layers have besides: rows that begin anew, weights by unit, recurrent dropout.
 struct Extra {
   const unsigned char* reset;  // of each step and row of the call, 1 where the row begins anew
-  const float* weight[3];      // null where there is none
+  const float* weight[3];      // null where there is none; the last has all others after it
   Mask hidden, candidate, zone_h, zone_c;
   int rows, unused;
 
@@ -147,9 +147,12 @@ DEVICE float zoned_out(const Mask& mask, int t, int row, int unit, float d) {
 }
 
 // A unit's weights: 0 where there are none.
-DEVICE void load_weights(const Extra& extra, const Thread& my, float (&weight)[3]) {
-  UNROLL for (int k = 0; k < 3; ++k)
-    weight[k] = WEIGHTS && my.here && extra.weight[k] ? extra.weight[k][my.unit] : 0.f;
+DEVICE void load_weights(const Extra& extra, const Thread& my, float (&weight)[SLOTS]) {
+  UNROLL for (int k = 0; k < SLOTS; ++k) {
+    const int which = min(k, 2);
+    const float* const first = WEIGHTS && my.here ? extra.weight[which] : nullptr;
+    weight[k] = first ? first[(k - which) * my.units + my.unit] : 0.f;
+  }
 }
 
 // A unit's scales and shifts of both sites: 1 and 0 where there are none.

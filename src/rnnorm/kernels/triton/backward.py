@@ -134,13 +134,15 @@ def _allocate(plan: Plan) -> _Written:
         # the gradient of an h that skips the product, or is kept by zoneout
         carried_h = x.new_empty(2, B, H, dtype=wide)
     rows = B if plan.by_row else 1
+    co = plan.inputs.weight_co
+    last = 1 if co is None else len(co) // H
     return _Written(
         x.new_empty(plan.frames, width),
         x.new_empty(plan.frames, width),
         x.new_empty(B, plan.H_out),
         carried,
         carried_h,
-        x.new_zeros(3, H, dtype=wide),
+        x.new_zeros(len(PEEPHOLES) - 1 + last, H, dtype=wide),
         *[x.new_zeros(rows, size, dtype=wide) for size in (width, width, H, H)],
     )
 
@@ -259,8 +261,10 @@ def _gradients(
         "bias_ih": d_bias_ih,
         "bias_hh": d_bias_hh,
         **{
-            name: d.clone()
-            for name, weight, d in zip(PEEPHOLES, inputs.peepholes, written.peephole, strict=True)
+            name: d.flatten().clone()
+            for name, weight, d in zip(
+                PEEPHOLES, inputs.peepholes, written.peephole.tensor_split((1, 2)), strict=True
+            )
             if weight is not None
         },
         "weight_hr": d_weight_hr,
