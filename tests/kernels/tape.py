@@ -1,8 +1,14 @@
 """A stand-in for a CUDA graph on the CPU: it runs again what it saw, on the same memory."""
 
+from unittest import mock
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+# operators whose result the host has to wait for, and functions that copy to a device
+_WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero"}
+_COPIES = ("as_tensor", "from_numpy", "tensor")
 
 
 class Tape(TorchDispatchMode):
@@ -11,6 +17,8 @@ class Tape(TorchDispatchMode):
         self.calls = []
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if operator.overloadpacket.__name__ in _WAITS:
+            raise RuntimeError(f"{operator} waits, which is not permitted in a graph")
         result = operator(*args, **(kwargs or {}))
         self.calls.append((operator, args, kwargs or {}, result))
         return result
@@ -38,7 +46,10 @@ def shared(one, other):
 
 def capture(run):
     """As ``rnnorm.kernels.cuda_graphs`` has it."""
-    with Tape() as tape:
+    refused = mock.Mock(
+        side_effect=RuntimeError("a copy from the host is not permitted in a graph")
+    )
+    with Tape() as tape, mock.patch.multiple(torch, **dict.fromkeys(_COPIES, refused)):
         results = run()
     # a graph is captured without being run
     for result in results:

@@ -8,6 +8,7 @@ shape may share their graphs, whatever the order of their passes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
@@ -41,8 +42,10 @@ def refuses(request: Request) -> str:
         return "it takes no statistics over the rows of several processes"
     if request.exported:
         return "no program that is exported has a graph of the GPU"
-    if not type(cell).__module__.startswith("rnnorm."):
-        return "a graph cannot repeat what the step of your own cell may do, such as draw numbers"
+    for own in (cell, *cell.norms(request.norm).values()):
+        if not type(own).__module__.startswith("rnnorm."):
+            what = f"{type(own).__name__} of yours"
+            return f"a graph cannot repeat all that {what} may do, such as draw numbers"
     if getattr(cell, "boundary", None) == "sample":
         return "backward would draw other boundaries than forward"
     return ""
@@ -54,25 +57,41 @@ def layer(call: LayerCall) -> LayerResult:
     Lengths and ages seldom repeat. Neither is there a graph where something observes the operators,
     such as a transform of torch.func.
     """
-    leaves, form = tree_flatten(call)
-    differ = call.batch_sizes is not None or isinstance(call.step, Tensor)
-    if differ or not unobserved([leaf for leaf in leaves if isinstance(leaf, Tensor)]):
+    if call.batch_sizes is not None or isinstance(call.step, Tensor):
         return reference.layer(call)
-    return _result(call, cast(Any, _Loop.apply)(form, *leaves))
+    # calls of a stream share a graph if their steps mean the same to the cell
+    periods = getattr(call.cell, "periods", (1,))
+    leaves, spec = tree_flatten(call._replace(step=call.step % math.lcm(*periods)))
+    if not unobserved(_tensors(leaves)):
+        return reference.layer(call)
+    return _result(call, cast(Any, _Loop.apply)(_Form(spec), *leaves))
+
+
+class _Form:
+    """The structure of a call, as a part of a key: torch 2.6 cannot hash a ``TreeSpec``."""
+
+    def __init__(self, spec: TreeSpec) -> None:
+        self.spec = spec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Form) and self.spec == other.spec
+
+    def __hash__(self) -> int:
+        return hash(self.spec.num_leaves)
 
 
 class _Loop(torch.autograd.Function):
     """The reference loop as one operation on the leaves of a call."""
 
     @staticmethod
-    def forward(ctx: Any, form: TreeSpec, *leaves: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, form: _Form, *leaves: Any) -> tuple[Tensor, ...]:
         """Return the leaves of the result."""
         ctx.form = form
         ctx.save_for_backward(*[leaf if isinstance(leaf, Tensor) else None for leaf in leaves])
         ctx.others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         ctx.set_materialize_grads(False)
         results = _replayed(_run, form, *leaves)
-        call: LayerCall = tree_unflatten(leaves, form)
+        call: LayerCall = tree_unflatten(leaves, form.spec)
         ctx.mark_non_differentiable(*tree_leaves(_result(call, results).taken))
         return tuple(results)
 
@@ -83,7 +102,7 @@ class _Loop(torch.autograd.Function):
         pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
         leaves = [other if saved is None else saved for saved, other in pairs]
         # forward was outside autocast
-        with torch.autocast(_device(leaves).type, enabled=False):
+        with torch.autocast(_tensors(leaves)[0].device.type, enabled=False):
             if torch.is_grad_enabled():
                 # gradients of gradients will be asked for
                 aliases = [
@@ -91,32 +110,35 @@ class _Loop(torch.autograd.Function):
                     for leaf, wants in zip(leaves, wanted, strict=True)
                 ]
                 found = _gradients(form, wanted, aliases, upstream, create_graph=True)
-            else:
+            elif unobserved(_tensors((*leaves, *upstream))):
                 found = _replayed(_run_backward, form, wanted, *leaves, *upstream)
+            else:
+                # the gradients of a batch of losses, for example
+                found = _run_backward(form, wanted, *leaves, *upstream)
         gradients = iter(found)
         return None, *[next(gradients) if wants else None for wants in wanted]
 
 
-def _replayed(run: Callable[..., list[Tensor]], form: TreeSpec, *rest: Any) -> list[Tensor]:
+def _replayed(run: Callable[..., list[Tensor]], form: _Form, *rest: Any) -> list[Tensor]:
     """Return ``run(form, *rest)``, replayed from a graph where shapes repeat."""
-    device = _device(rest)
+    device = _tensors(rest)[0].device
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         graphs = cuda_graphs.current_graphs(device)
         return run(form, *rest) if graphs is None else graphs.run(run, (form, *rest))
 
 
-def _device(leaves: Sequence[Any]) -> torch.device:
-    """Return the device of a call's tensors."""
-    return next(leaf.device for leaf in leaves if isinstance(leaf, Tensor))
+def _tensors(leaves: Sequence[Any]) -> list[Tensor]:
+    """Return the leaves that are tensors."""
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
-def _run(form: TreeSpec, *leaves: Any) -> list[Tensor]:
+def _run(form: _Form, *leaves: Any) -> list[Tensor]:
     """Run the loop on the leaves of a call; return the leaves of its result."""
-    call: LayerCall = tree_unflatten(leaves, form)
+    call: LayerCall = tree_unflatten(leaves, form.spec)
     return tree_leaves(reference.layer(call))
 
 
-def _run_backward(form: TreeSpec, wanted: Sequence[bool], *rest: Any) -> list[Tensor]:
+def _run_backward(form: _Form, wanted: Sequence[bool], *rest: Any) -> list[Tensor]:
     """Run the loop and its derivative; return the gradients of the leaves that are ``wanted``."""
     leaves, upstream = rest[: len(wanted)], rest[len(wanted) :]
     own = [
@@ -127,7 +149,7 @@ def _run_backward(form: TreeSpec, wanted: Sequence[bool], *rest: Any) -> list[Te
 
 
 def _gradients(
-    form: TreeSpec,
+    form: _Form,
     wanted: Sequence[bool],
     leaves: Sequence[Any],
     upstream: Sequence[Tensor | None],

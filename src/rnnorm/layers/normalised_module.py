@@ -100,7 +100,7 @@ class Recurrence(nn.Module):
     def _choose(self, data: Tensor, **asked: Any) -> tuple[dispatch.Kernel, bool]:
         """Choose the kernel of a call, and tell whether torch.compile may trace it."""
         asked = self._asked(data) | asked
-        if data.shape[-1:] == (self.input_size,):
+        if torch.compiler.is_compiling() or data.shape[-1:] == (self.input_size,):
             kernel = dispatch.choose(**asked)
         else:
             # the call will be refused, for which no cell need be compiled

@@ -128,9 +128,12 @@ class BatchSite:
             variances, biases = torch._foreach_mul(variances, biases), (1.0,)
         mean, var = torch.stack(means), torch.stack(variances) * biases[0]
         if len(self._asked) < steps:
-            at = torch.tensor(self._asked[: len(means)], device=var.device)
-            none = like.new_full((steps, like.size(0)), nan)
-            return none.index_copy(0, at, mean), none.index_copy(0, at, var)
+            # not index_copy, whose indices would be copied to the device
+            none = like.new_full((like.size(0),), nan)
+            rows = dict(zip(self._asked, range(len(means)), strict=False))
+            at = [rows.get(t, len(means)) for t in range(steps)]
+            mean_of, var_of = (*mean.unbind(), none), (*var.unbind(), none)
+            return torch.stack([mean_of[k] for k in at]), torch.stack([var_of[k] for k in at])
         missing = (0, 0, 0, steps - len(means))
         return pad(mean, missing), pad(var, missing)
 
