@@ -301,3 +301,29 @@ def test_a_parametrized_weight(name):
     parametrize.register_parametrization(model, name, torch.nn.Tanh())
     compare(model, draw(5, 4, 3))
     compare(model, draw(5, 4, 3), lengths=[5, 3, 3, 1])
+
+
+class Kept(rnnorm.Cell):
+    """A cell whose candidate has no bounds."""
+
+    gates = (2,)
+
+    def step(self, weights, x_term, state, normalise, t):
+        (h,) = state
+        z, n = self.preactivation(weights, x_term, h, normalise).chunk(2, 1)
+        h = torch.lerp(n, h, torch.sigmoid(z))
+        return h, (h,)
+
+
+def test_a_small_state_is_kept_beside_a_large_candidate():
+    model = rnnorm.Recurrent(Kept(), 1, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight_ih_l0.copy_(torch.tensor([[50.0], [1e12]], dtype=torch.float64))
+        model.weight_hh_l0.zero_()
+    h = torch.full((1, 2, 1), 0.1, dtype=torch.float64)
+    x = torch.tensor([1.0, -1.0], dtype=torch.float64).view(1, 2, 1)
+    before = dispatch.calls["cpu"]
+    _, h_n = model(x, h)
+    assert dispatch.calls["cpu"] == before + 1
+    # the gate is at one end, then at the other
+    torch.testing.assert_close(h_n.flatten(), x.new_tensor([0.1, -1e12]), rtol=1e-9, atol=0)

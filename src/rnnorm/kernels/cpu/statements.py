@@ -22,7 +22,7 @@ _FUNCTIONS = {
     "maximum": "maximum<W, T>({}, {})",
     "clamp_min": "{0} < {1} ? {1} : {0}",
     "clamp_max": "{0} > {1} ? {1} : {0}",
-    "lerp": "{0} + {2} * ({1} - {0})",
+    "lerp": "(T(1) - {2}) * {0} + {2} * {1}",
     "where": "{} ? {} : {}",
     "hidden": "{} * L::drawn(s.seen, s, r, u, T(1))",
     "candidate": "{} * L::template kept<Extra>(s, r, u)",

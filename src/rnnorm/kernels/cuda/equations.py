@@ -41,7 +41,7 @@ _EXPRESSIONS = {
     "maximum": "maximum({}, {})",
     "clamp_min": "{0} < {1} ? {1} : {0}",
     "clamp_max": "{0} > {1} ? {1} : {0}",
-    "lerp": "{0} + {2} * ({1} - {0})",
+    "lerp": "(1.f - {2}) * {0} + {2} * {1}",
     "where": "{} ? {} : {}",
     "candidate": "{} * s.mask",
 }

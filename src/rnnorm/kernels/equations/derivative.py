@@ -33,7 +33,8 @@ class Algebra:
     def parts(self, index: int, grad: int) -> list[int | None]:
         """Return the gradient of each input of a node, from the gradient of the node.
 
-        The gradients are those of torch, also at nan, and where two values are equal.
+        The gradients are those of torch, also at nan, and where two values are equal. They may be
+        infinite where torch has nan, if the same infinite value is written twice.
         """
         name, inputs, _ = self.nodes[index]
         apply, times = self.apply, self.times

@@ -19,7 +19,7 @@ _FUNCTIONS = {
     "maximum": "tl.where(({0} > {1}) | ({0} != {0}), {0}, {1})",
     "clamp_min": "tl.where({0} < {1}, {1}, {0})",
     "clamp_max": "tl.where({0} > {1}, {1}, {0})",
-    "lerp": "{0} + {2} * ({1} - {0})",
+    "lerp": "(1 - {2}) * {0} + {2} * {1}",
     "where": "tl.where({}, {}, {})",
 }
 # the arguments of the functions of ``generate.Equations``, which a gradient's node names
