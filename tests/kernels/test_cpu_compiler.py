@@ -307,6 +307,15 @@ def test_a_compiler_that_is_missing(monkeypatch, tmp_path):
     assert "install g++ or clang++" in compiler.unavailable()
 
 
+def test_a_compiler_with_arguments(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "c++ -O1 -g0")
+    assert compiler._compiler()[1:] == ["-O1", "-g0"]
+    path = tmp_path / "own c++"
+    path.touch(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    assert compiler._compiler() == [str(path)]
+
+
 def test_what_is_no_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(compiler.CompilationError, match=r"false is no C\+\+ compiler"):

@@ -194,7 +194,8 @@ def test_a_compiler_that_fails_is_asked_once_and_the_reference_runs(uncompiled, 
             model(torch.randn(2, 2, 3))
     assert len(uncompiled) == 1
     assert dispatch.calls["reference"] == before + 3
-    assert "the test compiles nothing" in caplog.text
+    (warned,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "runs on the reference: the test compiles nothing" in warned.getMessage()
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -272,7 +273,7 @@ def test_more_weights_than_the_kernel_has_room_for_are_refused(uncompiled):
     assert not uncompiled
 
 
-def test_an_input_of_other_features_is_refused_before_the_cell_is_compiled(uncompiled):
+def test_an_input_of_other_features_or_dtype_is_refused_before_the_cell_is_compiled(uncompiled):
     model = rnnorm.Recurrent(Changing(lambda: 0.5432), 3, 4)
     packed = torch.nn.utils.rnn.pack_sequence([torch.randn(2, 5), torch.randn(1, 5)])
     for x in (torch.randn(2, 2, 5), torch.randn(2, 5), packed):
@@ -280,6 +281,8 @@ def test_an_input_of_other_features_is_refused_before_the_cell_is_compiled(uncom
             model(x)
     with pytest.raises(RuntimeError, match="input must be 2-D or 3-D"):
         model(torch.tensor(1.0))
+    with pytest.raises(ValueError, match=r"float64\) does not match weight dtype \(torch.float32"):
+        model(torch.randn(2, 2, 3, dtype=torch.float64))
     assert not uncompiled
     model(torch.randn(2, 2, 3))
     assert len(uncompiled) == 1

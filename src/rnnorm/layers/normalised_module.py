@@ -15,6 +15,7 @@ from rnnorm.cells.cell import Cell
 from rnnorm.kernels import dispatch, own_cell
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cuda import layer as cuda
+from rnnorm.layers.call.autocast import autocast_dtype
 from rnnorm.layers.norm_parameters import populations
 from rnnorm.layers.ranks import Ranks
 from rnnorm.norm.population import Population
@@ -100,7 +101,7 @@ class Recurrence(nn.Module):
     def _choose(self, data: Tensor, **asked: Any) -> tuple[dispatch.Kernel, bool]:
         """Choose the kernel of a call, and tell whether torch.compile may trace it."""
         asked = self._asked(data) | asked
-        if torch.compiler.is_compiling() or data.shape[-1:] == (self.input_size,):
+        if torch.compiler.is_compiling() or own_cell.built_in(self.cell) or self._fits(data):
             kernel = dispatch.choose(**asked)
         else:
             # the call will be refused, for which no cell need be compiled
@@ -109,6 +110,12 @@ class Recurrence(nn.Module):
         # neither an exchange between processes nor a user's compiled cell can be in a graph
         traceable = kernel.layer not in (cpu.layer, cuda.layer) or own_cell.built_in(self.cell)
         return kernel, kernel.traceable and traceable and not asked["synchronized"]
+
+    def _fits(self, data: Tensor) -> bool:
+        """Tell whether an input may have the features and the dtype of the layer."""
+        dtype = next(self.parameters()).dtype
+        right = data.dtype == dtype or autocast_dtype(data.device) is not None
+        return right and data.shape[-1:] == (self.input_size,)
 
     def _asked(self, data: Tensor) -> dict[str, Any]:
         """Return the properties of a call by which its kernel is chosen, for all classes."""

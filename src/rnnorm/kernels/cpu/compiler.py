@@ -77,7 +77,7 @@ def compile(header: str, numbers: str, name: str) -> Path:
     if why := unavailable():
         raise CompilationError(why)
     folder, options = _sources()
-    command = [_compiler(), *options]
+    command = [*_compiler(), *options]
     version = _version(command[0], os.stat(command[0]).st_mtime_ns)
     described = [_FORMAT, version, command, str(library.PATH), _digest_of(folder), numbers, header]
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
@@ -173,16 +173,20 @@ def _digest_of(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _compiler() -> str:
-    """Return the path of the C++ compiler: the environment's CXX, or the first that is found.
+def _compiler() -> list[str]:
+    """Return the path of the C++ compiler, and what follows it in the environment's CXX.
+
+    Without CXX it is the first compiler that is found.
 
     Raises:
         CompilationError: if there is none.
     """
     given = os.environ.get("CXX")
-    for name in [given] if given else ["c++", "g++", "clang++"]:
+    # the whole CXX may be a path with spaces, or a command such as "ccache g++"
+    named = [[given], given.split() or [given]] if given else [["c++"], ["g++"], ["clang++"]]
+    for name, *arguments in named:
         if path := shutil.which(name):
-            return path
+            return [path, *arguments]
     if given:
         raise CompilationError(f"the environment's CXX={given} is no C++ compiler")
     raise CompilationError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from rnnorm.kernels.call import Request
@@ -15,6 +17,7 @@ from rnnorm.kernels.run_time_compilation import switched_off
 # by dtype, the type's name in C++ and its number in the struct
 _TYPES = {torch.float64: ("double", 1)}
 _FLOAT = ("float", 0)
+_log = logging.getLogger("rnnorm")
 # by a graph's key and the number of a type, why it was not compiled, empty if it was
 _compiled: dict[tuple[str, int], str] = {}
 
@@ -64,6 +67,7 @@ def compile(cell: GraphCell, request: Request) -> str:
             if library.forked():
                 return str(error)
             _compiled[at] = str(error)
+            _log.warning("%s is not compiled and runs on the reference: %s", what, error)
         else:
             _compiled[at] = ""
     return _compiled[at]

@@ -75,7 +75,7 @@ def checked_call(
     states = len(module.cell.states)
     given = () if hx is None else tuple(hx) if states > 1 else (hx,)
     fits = (packed or dim in (2, 3)) and (hx is None or len(given) == states)
-    if not fits or any(s.dim() != 2 + batched for s in given):
+    if not fits or any(not isinstance(s, Tensor) or s.dim() != 2 + batched for s in given):
         module._refuse(input, hx)
     # under torch.jit.trace the reference kernel records the example's sizes
     kept = input if packed and kernel.name == "reference" else None

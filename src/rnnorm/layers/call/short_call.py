@@ -206,7 +206,7 @@ def _cell_of_kernel(module: Any, suffix: str, x: Tensor) -> Any:
     if own_cell.built_in(cell):
         return cell
     last = _layers.get(module, _NONE).get(suffix)
-    if last is not None and training in last.missed:
+    if not module._fits(x) or (last is not None and training in last.missed):
         # a trace of the cell would be in vain
         return None
     request = Request(cell, module.norm, x.device, x.dtype, training=training, one_step=not suffix)
