@@ -126,7 +126,8 @@ class Equations(Halves):
         )
         super().__init__(graph)
         self.slots = slots
-        self.count_slots = max(len(PEEPHOLES), len(slots))
+        #: places for weights by unit in a ``Step``; built-in cells take those of ``PEEPHOLES``
+        self.places = max(len(PEEPHOLES), len(slots))
         #: nodes that are computed from the output of the cell site, and h
         self.late = self.after_site()
         grads = [self.nodes.add("grad", (), k) for k in range(len(graph.states))]
@@ -164,7 +165,7 @@ class Equations(Halves):
             "int MORE": max(1, len(self.states)),
             "int KEPT": max(1, len(self.kept)),
             "int WEIGHTS": len(self.graph.weights),
-            "int SLOTS": self.count_slots,
+            "int SLOTS": self.places,
             "bool HAS_SITE": self.site is not None,
             "bool SKIPS": self.graph.skips,
             "bool FINITE": not any([node.name in _INFINITE for node in self.nodes]),
@@ -226,7 +227,7 @@ class Equations(Halves):
             code.store(f"d.before[{k}]", index)
         weights = dict(zip(self.graph.weights, self.whole.weights, strict=True))
         of_slot = {self.slots[name]: index for name, index in weights.items()}
-        for slot in range(self.count_slots):
+        for slot in range(self.places):
             code.store(f"d.weight[{slot}]", of_slot.get(slot))
         return code.lines
 
