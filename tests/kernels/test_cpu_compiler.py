@@ -153,6 +153,12 @@ def test_a_folder_of_another_user_is_refused(script, folder, monkeypatch):
         compile()
 
 
+def test_a_folder_that_cannot_be_made_is_named(script, folder):
+    folder.parent.write_text("")
+    with pytest.raises(compiler.CompilationError, match=f"{folder}.*RNNORM_CACHE"):
+        compile()
+
+
 def test_other_users_cannot_read_the_cache(script, folder):
     path = compile()
     assert {file.stat().st_mode & 0o77 for file in (folder, path)} == {0}

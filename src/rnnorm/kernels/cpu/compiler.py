@@ -20,6 +20,7 @@ from rnnorm.kernels import cpu
 from rnnorm.kernels.cpu import library
 from rnnorm.kernels.cpu.compiled_files import cached, digest, distrusted, locked
 from rnnorm.kernels.run_time_compilation import (
+    FOLDER,
     cache_folder,
     first_errors,
     make_private,
@@ -92,7 +93,9 @@ def compile(header: str, numbers: str, name: str) -> Path:
     except (OSError, RuntimeError) as error:
         if isinstance(error, CompilationError):
             raise
-        raise CompilationError(f"its compilation failed: {error}") from error
+        written = isinstance(error, OSError) and not isinstance(error, TimeoutError)
+        hint = f" ({FOLDER} names another folder for what is compiled)" if written else ""
+        raise CompilationError(f"its compilation failed: {error}{hint}") from error
 
 
 def _cached_or_made(key: str, header: str, command: Sequence[str], version: str, name: str) -> Path:
@@ -107,7 +110,7 @@ def _cached_or_made(key: str, header: str, command: Sequence[str], version: str,
     if why := distrusted(os.stat(cache)):
         raise CompilationError(
             f"compiled code is not loaded from {cache}, which {why}: let the folder be yours alone "
-            "(chmod go-w), or name another in RNNORM_CACHE"
+            f"(chmod go-w), or name another in {FOLDER}"
         )
     if found := cached(cache, key):
         return found
