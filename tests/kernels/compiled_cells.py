@@ -229,9 +229,9 @@ class Prepared(rnnorm.Cell):
 
 
 class TwoProducts(rnnorm.Cell):
-    """An LSTM whose gates read h through a gate of its own, as a mogrifier's."""
+    """An LSTM without a forget gate that reads h through one more gate, as a mogrifier does."""
 
-    gates = (1, 4)
+    gates = (1, 3)
     states = ("h", "c")
     sites = ("input", "recurrent", "recurrent_gates")
     dropouts = ("hidden", "candidate", "zoneout_h", "zoneout_c")
@@ -239,13 +239,13 @@ class TwoProducts(rnnorm.Cell):
     def weights(self, input_size, hidden_size, bias):
         shapes = super().weights(input_size, hidden_size, bias)
         square = (hidden_size, hidden_size)
-        return shapes | {"weight_hh": (4 * hidden_size, hidden_size), "weight_q": square}
+        return shapes | {"weight_hh": (3 * hidden_size, hidden_size), "weight_q": square}
 
     def units(self, weights):
         return weights.weight_hh.size(1)
 
     def blocks(self, site, hidden_size):
-        counts = {"recurrent": (1,), "recurrent_gates": (4,)}.get(site, self.gates)
+        counts = {"recurrent": (1,), "recurrent_gates": (3,)}.get(site, self.gates)
         return [hidden_size * count for count in counts]
 
     def step(self, weights, x_term, state, normalise, t):
@@ -254,9 +254,8 @@ class TwoProducts(rnnorm.Cell):
         q = normalise("recurrent", self.product(h, weights.own["weight_q"]))
         h = 2 * torch.sigmoid(x_term[:, :H] + q) * h
         term = normalise("recurrent_gates", self.product(h, weights.weight_hh))
-        i, f, g, o = (x_term[:, H:] + term).chunk(4, 1)
-        g = normalise("candidate", torch.tanh(g))
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * g
+        i, g, o = (x_term[:, H:] + term).chunk(3, 1)
+        c = torch.lerp(c, normalise("candidate", torch.tanh(g)), torch.sigmoid(i))
         h = torch.sigmoid(o) * torch.tanh(c)
         return h, (h, c)
 

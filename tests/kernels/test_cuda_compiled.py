@@ -12,7 +12,7 @@ if os.environ.get("TRITON_INTERPRET") == "1" or os.environ.get("RNNORM_COMPILE_T
     pytest.skip("`make triton` runs these", allow_module_level=True)
 
 from ahead_of_time import TOOLS
-from compiled_cells import MILSTM, SLSTM, PeepholeLSTM, ThreeStates
+from compiled_cells import MILSTM, SLSTM, PeepholeLSTM, ThreeStates, TwoProducts
 
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.ligru import LiGRU
@@ -35,7 +35,7 @@ NORMS = ("own", "given", "off", "row")
 # with resets, peepholes and recurrent dropout, or without
 MORE = (False, True)
 # users' cells
-OWN = (SLSTM(), ThreeStates(), PeepholeLSTM(), MIRNN(), MILSTM())
+OWN = (SLSTM(), ThreeStates(), PeepholeLSTM(), MIRNN(), MILSTM(), TwoProducts())
 # rows and units
 SHAPES = {"BF16": (64, 512), "TF32": (20, 650), "FP32": (100, 100)}
 
@@ -87,7 +87,7 @@ def test_little_is_spilled(cell, backward, architecture, tmp_path, monkeypatch):
 
 # the first GPUs that the kernels serve, and those that copy whole chunks
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("cell", [LiGRU(), GRU("both"), *OWN], ids=str)
+@pytest.mark.parametrize("cell", [LiGRU(), GRU("both"), GRU(False), *OWN], ids=str)
 def test_little_is_spilled_of_other_cells(cell, architecture, tmp_path, monkeypatch):
     if why := compiler.unavailable():
         pytest.skip(why)

@@ -306,6 +306,12 @@ class Options(NamedTuple):
         """The number of gates in each block of the cell; a norm by row has statistics of each."""
         return CELL_OF_NAME[self.cell].gates
 
+    @property
+    def first_gates(self) -> int:
+        """The number of gates of the first of two recurrent products, or of the only one."""
+        graph = getattr(CELL_OF_NAME[self.cell], "graph", None)
+        return self.gates if graph is None else int(graph.first_gates)
+
     def blocks_of(self, scope: str) -> int:
         """Return the number of statistics that each row of a term has."""
         over = scope.partition("-")[2]

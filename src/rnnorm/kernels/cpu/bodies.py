@@ -41,9 +41,6 @@ class Equations(Halves):
         )
         super().__init__(graph)
         self.optional = optional
-        self.operand = graph.second and graph.second.operand
-        if graph.second and self.site is not None:
-            raise TraceError("it has a cell site beside two recurrent products")
 
     def statements(self, loads: Mapping[int, str] | None = None) -> Vectors:
         """Return an empty body."""

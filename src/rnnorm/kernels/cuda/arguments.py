@@ -87,8 +87,8 @@ class BackwardArguments(ctypes.Structure):
             (name, ctypes.c_void_p)
             for name in (
                 *("x", "z", "before", "states", "before_h", "h", "output", "product", "carried"),
-                *("last", "carry", "carried_h", "carry_h", "d_x", "d_z", "d_gamma", "d_shift"),
-                *("d_gamma_out", "d_shift_out", "d_weight", "weight"),
+                *("last", "carry", "carried_h", "carry_h", "d_x", "d_z", "operand", "d_gamma"),
+                *("d_shift", "d_gamma_out", "d_shift_out", "d_weight", "weight"),
             )
         ],
         *_LAST,

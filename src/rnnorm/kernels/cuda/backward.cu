@@ -15,6 +15,7 @@ struct BackwardArguments {
   float* carry_h;        // gradient of h before the first of these steps, without the product
   Number* d_x;           // gradient of the input terms of all frames
   Number* d_z;           // gradient of the raw recurrent terms of all frames
+  Number* operand;       // what a second product has multiplied, of all frames
   float *d_gamma, *d_shift, *d_gamma_out, *d_shift_out, *d_weight; // added to
   const Number* weight;  // W_hh
   Site hidden, out;
@@ -27,9 +28,10 @@ struct BackwardArguments {
   int unused;
 };
 
-// Put a unit's gradients where the next product reads them.
-DEVICE void put_gates(const Exchange& e, int buffer, int unit, int row, const float (&d)[GATES]) {
-  UNROLL for (int g = 0; g < GATES; ++g) put(e, buffer, unit * GATES + g, row, d[g]);
+// Put a unit's gradients where the next product reads them: those of the terms of one product.
+DEVICE void put_gates(const Exchange& e, int buffer, int which, int unit, int row, const float (&d)[GATES]) {
+  UNROLL for (int g = 0; g < GATES; ++g)
+    put(e, buffer, unit * GATES + g, row, product_of(g) == which ? d[g] : 0.f);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const BackwardArguments a) {
@@ -46,9 +48,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
 #if BULK
   if (my.warp == WARPS) {
     if (my.lane) return;
-    for (int t = a.stop - 2; t >= a.first; --t) {
-      const int back = a.stop - 1 - t;
-      copies.run(e, barrier, back * (WAITS + 1), back & 1, (int)(a.starts[t + 2] - a.starts[t + 1]));
+    for (int i = 1; i < (a.stop - a.first) * PRODUCTS; ++i) {
+      const int of = a.stop - 1 - (i - 1) / PRODUCTS;
+      copies.run(e, barrier, i * ARRIVALS, i & 1, (int)(a.starts[of + 1] - a.starts[of]));
     }
     return;
   }
@@ -69,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     carry_h[j] = KEEPS_H && goes_on ? a.carried_h[my.at(my.row(j))] : 0.f;
   }
 
-  int later = a.later;
+  int later = a.later, products = 0;
   for (int t = a.stop - 1; t >= a.first; --t) {
     const int past = t - a.first, back = a.stop - 1 - t;
     const i64 start = a.starts[t], earlier = t > a.first ? a.starts[t - 1] : 0;
@@ -110,6 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
         s[j].before[k] = t > a.first ? a.states[k * a.pitch + my.at(earlier + row)]
                                      : a.before[k * a.before_pitch + my.at(row)];
       }
+      s[j].seen = valid ? drawn(a.extra.hidden, t, row, my.unit, 1.f) : 1.f;
       s[j].mask = valid ? drawn(a.extra.candidate, t, row, my.unit, 1.f) : 1.f;
       first_half(s[j]);
       d[j] = valid ? a.output[my.at(start + row)] : 0.f;
@@ -135,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
     }
 
     if (back > 0) {
-      product(e, barrier, copies, back & 1, weight, stages, later);
+      product(e, barrier, copies, ++products & 1, weight, stages, later);
       const float poison = *sums.given_up ? __uint_as_float(0x7fffffffu) : 0.f;
       UNROLL for (int j = 0; j < R; ++j) {
         const int row = my.row(j);
@@ -194,60 +197,81 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
       UNROLL for (int j = 0; j < R; ++j) d_c[j] *= c_inverse[j] * gamma_out;
     }
 
-    float d_x[R][GATES], d_y[R][GATES];
-    UNROLL for (int j = 0; j < R; ++j) {
-      const bool valid = my.here && my.row(j) < n;
-      // an absent row has no gradients, times what may be infinite unless all is FINITE
-      if (HAS_SITE) carry[j][0] = (CARRY ? 0.f : carry[j][0]) + (valid ? d_c[j] : 0.f);
-      Gradients found;
-      gradients(s[j], d[j], carry[j], found);
-      const bool counts = FINITE || valid;
-      UNROLL for (int g = 0; g < GATES; ++g) d_x[j][g] = counts ? found.x[g] : 0.f, d_y[j][g] = counts ? found.y[g] : 0.f;
-      UNROLL for (int k = 0; k < SLOTS; ++k) own_weight[k] += WEIGHTS && counts ? found.weight[k] : 0.f;
-      const bool goes_on = counts && !(valid && a.extra.anew(t, my.row(j)));
-      UNROLL for (int k = 0; k < STATES; ++k) {
-        if (DROPS && k == 0) found.before[k] += stays_c[j];
-        carry[j][k] = goes_on ? found.before[k] : 0.f;
-      }
-      if (KEEPS_H) carry_h[j] = goes_on ? (SKIPS ? found.h : 0.f) + (DROPS ? stays[j] : 0.f) : 0.f;
-      UNROLL for (int g = 0; g < GATES; ++g) own[g] += d_y[j][g] * hat[j][g], own[GATES + g] += d_y[j][g];
-    }
-    if constexpr (HIDDEN == OWN && OVER_UNITS) {
-      UNROLL for (int j = 0; j < R; ++j)
-        UNROLL for (int group = 0; group < GROUPS; ++group) {
-          float sum = 0.f, sum_hat = 0.f;
-          UNROLL for (int g = 0; g < GATES; ++g) if (group_of(g) == group) {
-            if (CENTRED) sum += d_y[j][g] * gamma[g];
-            sum_hat += d_y[j][g] * gamma[g] * hat[j][g];
-          }
-          const float2 part = make_float2(over_units(sum), over_units(sum_hat));
-          if (my.row(j) < n) leave_part(e, my, group, my.row(j), part);
+    // the gradients of a second product's terms first, then, once that of what it multiplies is known, of all
+    float d_x[R][GATES], d_y[R][GATES], d_operand[R];
+    UNROLL for (int part = PRODUCTS - 1; part >= 0; --part) {
+      UNROLL for (int j = 0; j < R; ++j) {
+        const bool valid = my.here && my.row(j) < n;
+        // an absent row has no gradients, times what may be infinite unless all is FINITE
+        const bool counts = FINITE || valid;
+        if (part > 0) {
+          to_second(s[j], d[j], carry[j], d_y[j]);
+          UNROLL for (int g = 0; g < GATES; ++g) d_y[j][g] = counts ? d_y[j][g] : 0.f;
+          continue;
         }
-      gather_parts<false>(e, my, sums, barrier, 0, 0, GROUPS, n);
-      UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) {
-        const float* mean = sums.rows[0] + (min(my.row(j), n - 1) * GROUPS + group_of(g)) * 2;
-        d_y[j][g] = inverse[j][g] * (d_y[j][g] * gamma[g] - mean[0] - hat[j][g] * mean[1]);
+        if (HAS_SITE) carry[j][0] = (CARRY ? 0.f : carry[j][0]) + (valid ? d_c[j] : 0.f);
+        Gradients found;
+        gradients(s[j], d[j], carry[j], PRODUCTS > 1 ? d_operand[j] : 0.f, found);
+        UNROLL for (int g = 0; g < GATES; ++g) d_x[j][g] = counts ? found.x[g] : 0.f, d_y[j][g] = counts ? found.y[g] : 0.f;
+        UNROLL for (int k = 0; k < SLOTS; ++k) own_weight[k] += WEIGHTS && counts ? found.weight[k] : 0.f;
+        const bool goes_on = counts && !(valid && a.extra.anew(t, my.row(j)));
+        UNROLL for (int k = 0; k < STATES; ++k) {
+          if (DROPS && k == 0) found.before[k] += stays_c[j];
+          carry[j][k] = goes_on ? found.before[k] : 0.f;
+        }
+        if (KEEPS_H) carry_h[j] = goes_on ? (SKIPS ? found.h : 0.f) + (DROPS ? stays[j] : 0.f) : 0.f;
+        UNROLL for (int g = 0; g < GATES; ++g) own[g] += d_y[j][g] * hat[j][g], own[GATES + g] += d_y[j][g];
       }
-    } else if constexpr (HIDDEN == OWN) {
-      float total[2 * GATES];
-      UNROLL for (int k = 0; k < 2 * GATES; ++k) total[k] = 0.f;
-      UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
-        total[g] += d_y[j][g], total[GATES + g] += d_y[j][g] * hat[j][g];
-      total_over_rows<2 * GATES>(total, my, sums, 0);
-      UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
-        d_y[j][g] = inverse[j][g] * gamma[g] * (d_y[j][g] - total[g] / n - hat[j][g] * (total[GATES + g] / n));
-    } else if constexpr (HIDDEN == GIVEN) {
-      UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) d_y[j][g] *= inverse[j][g] * gamma[g];
+      if constexpr (HIDDEN == OWN && OVER_UNITS) {
+        UNROLL for (int j = 0; j < R; ++j)
+          UNROLL for (int group = 0; group < GROUPS; ++group) {
+            float sum = 0.f, sum_hat = 0.f;
+            UNROLL for (int g = 0; g < GATES; ++g) if (group_of(g) == group) {
+              if (CENTRED) sum += d_y[j][g] * gamma[g];
+              sum_hat += d_y[j][g] * gamma[g] * hat[j][g];
+            }
+            const float2 part = make_float2(over_units(sum), over_units(sum_hat));
+            if (my.row(j) < n) leave_part(e, my, group, my.row(j), part);
+          }
+        gather_parts<false>(e, my, sums, barrier, 0, 0, GROUPS, n);
+        UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) {
+          const float* mean = sums.rows[0] + (min(my.row(j), n - 1) * GROUPS + group_of(g)) * 2;
+          d_y[j][g] = inverse[j][g] * (d_y[j][g] * gamma[g] - mean[0] - hat[j][g] * mean[1]);
+        }
+      } else if constexpr (HIDDEN == OWN) {
+        float total[2 * GATES];
+        UNROLL for (int k = 0; k < 2 * GATES; ++k) total[k] = 0.f;
+        UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
+          total[g] += d_y[j][g], total[GATES + g] += d_y[j][g] * hat[j][g];
+        total_over_rows<2 * GATES>(total, my, sums, 0);
+        UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
+          d_y[j][g] = inverse[j][g] * gamma[g] * (d_y[j][g] - total[g] / n - hat[j][g] * (total[GATES + g] / n));
+      } else if constexpr (HIDDEN == GIVEN) {
+        UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) d_y[j][g] *= inverse[j][g] * gamma[g];
+      }
+      if (part > 0) {
+        UNROLL for (int j = 0; j < R; ++j)
+          if (my.here && my.row(j) < n) put_gates(e, (products + 1) & 1, part, my.unit, my.row(j), d_y[j]);
+        barrier.arrive();
+        product(e, barrier, copies, ++products & 1, weight, stages, n);
+        const float poison = *sums.given_up ? __uint_as_float(0x7fffffffu) : 0.f;
+        UNROLL for (int j = 0; j < R; ++j) {
+          float sum[1] = {0.f};
+          if (my.here && my.row(j) < n) entries<1>(e, stages, my.row(j), my.u, sum);
+          d_operand[j] = sum[0] + poison;
+        }
+      }
     }
 
     if (t > a.first) {
       UNROLL for (int j = 0; j < R; ++j)
-        if (my.here && my.row(j) < n) put_gates(e, (back + 1) & 1, my.unit, my.row(j), d_y[j]);
+        if (my.here && my.row(j) < n) put_gates(e, (products + 1) & 1, 0, my.unit, my.row(j), d_y[j]);
       barrier.arrive();
     }
     UNROLL for (int j = 0; j < R; ++j) {
       const int row = my.row(j);
       if (!my.here || row >= n) continue;
+      if (PRODUCTS > 1) narrow_to(a.operand[my.at(start + row)], second_operand(s[j]));
       UNROLL for (int g = 0; g < GATES; ++g) {
         narrow_to(a.d_z[my.at(start + row, g)], d_y[j][g]);
         narrow_to(a.d_x[my.at(start + row, g)], JOINT ? d_y[j][g] : d_x[j][g]);

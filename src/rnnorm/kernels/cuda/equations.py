@@ -3,7 +3,8 @@
 A thread computes one unit of one row, whose numbers stand in registers. ``first_half`` ends at
 the first state beside h, which a cell site normalises, and ``second_half`` at h. Going back,
 ``to_site`` ends at the output of the cell site, and ``gradients`` begins again at h, with the
-whole gradient of that state: the compiler shares what both compute.
+whole gradient of that state: the compiler shares what both compute. With two recurrent products
+``second_operand`` is what the second one multiplies, and ``to_second`` ends at its terms.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from rnnorm.kernels.inputs import CELLS, PEEPHOLES
 MOST_GATES, MOST_WEIGHTS, MOST_STATES = 4, 16, 3
 # operators whose values are kept for the backward pass; values of others are computed again
 _COSTLY = ("div", "sqrt", "exp", "log", "log1p", "sigmoid", "tanh")
+# the leaf ``grad`` that is the gradient of what a second product multiplies
+_OF_OPERAND = -1
 # operators whose values or gradients may be infinite where the terms and states are 0
 _INFINITE = ("div", "sqrt", "exp", "log")
 # functions of functions.cuh, or CUDA's own
@@ -43,15 +46,16 @@ _EXPRESSIONS = {
     "clamp_max": "{0} > {1} ? {1} : {0}",
     "lerp": "(1.f - {2}) * {0} + {2} * {1}",
     "where": "{} ? {} : {}",
+    "hidden": "{} * s.seen",
     "candidate": "{} * s.mask",
 }
 _LEAVES = {"x": "s.x[{}]", "h": "s.y[{}]", "both": "s.x[{0}] + s.y[{0}]", "site": "s.site"}
 _STRUCTS = """
 // One unit of a row at one step. Given are the finished input terms x, which are 0 where their sum
 // with the recurrent terms is normalised, the finished recurrent or summed terms y, the states of
-// the step before, weights and the mask of the candidate; what is computed follows.
+// the step before, weights and the masks of h and of the candidate; what is computed follows.
 struct Step {
-  float x[GATES], y[GATES], h, before[MORE], weight[SLOTS], mask;
+  float x[GATES], y[GATES], h, before[MORE], weight[SLOTS], seen, mask;
   float states[MORE], site, kept[KEPT];
 };
 // The gradients of what is given.
@@ -94,6 +98,8 @@ class Scalars(Statements):
         if name == "weight":
             return f"s.weight[{self.slots[str(value)]}]"
         if name == "grad":
+            if value == _OF_OPERAND:
+                return "d_operand"
             return f"d_states[{int(value) - 1}]" if value else "d_h"
         return _EXPRESSIONS[name].format(*map(self.value, inputs))
 
@@ -132,12 +138,18 @@ class Equations(Halves):
         self.late = self.after_site()
         grads = [self.nodes.add("grad", (), k) for k in range(len(graph.states))]
         ends = () if self.site is None else (self.site,)
-        self.whole = self.gradients(self.seeds([self.h, *self.states], grads), ends)
+        seeds = self.seeds([self.h, *self.states], grads)
+        #: gradients without the part through what a second product multiplies, which needs these
+        self.known = self.gradients(seeds, ends)
+        if self.operand is not None:
+            through = self.nodes.add("grad", (), _OF_OPERAND)
+            seeds = self.seeds([*seeds, self.operand], [*seeds.values(), through])
+        self.whole = self.gradients(seeds, ends)
         #: gradient of the cell site's output, None where there is none
         self.into_site: int | None = None
         if self.site is not None:
-            known = self.seeds([self.h, *self.states[1:]], [grads[0], *grads[2:]])
-            self.into_site = self.gradients(known, ends).of.get(self.site)
+            others = self.seeds([self.h, *self.states[1:]], [grads[0], *grads[2:]])
+            self.into_site = self.gradients(others, ends).of.get(self.site)
         self.kept = sorted({*self.crossing({*LEAVES} - {"both"}), *self._read_back()})
 
     def _read_back(self) -> set[int]:
@@ -145,7 +157,7 @@ class Equations(Halves):
         ends = {p for p in range(self.count) if self.nodes[p].name in (*_COSTLY, "both", "site")}
         ends |= {*self.states}
         results = [
-            *(self.into_site, *self.whole.h, *self.whole.x),
+            *(self.into_site, *self.known.h, *self.whole.h, *self.whole.x),
             *(*self.whole.before, *self.whole.weights),
         ]
         found = self.nodes.needed([index for index in results if index is not None], ends)
@@ -160,6 +172,7 @@ class Equations(Halves):
         count += str(gates[-1])
         facts = {
             "int GATES": sum(gates),
+            "int FIRST_GATES": self.graph.first_gates,
             "int BLOCKS": blocks,
             "int STATES": len(self.states),
             "int MORE": max(1, len(self.states)),
@@ -177,10 +190,15 @@ class Equations(Halves):
                 *_function("constexpr int block_of(int gate)", [f"return {block};"]),
                 *_function("constexpr int gates_of_block(int block)", [f"return {count};"]),
                 _STRUCTS,
+                *_function("float second_operand(const Step& s)", self._second_operand()),
                 *_function("void first_half(Step& s)", self._first_half()),
                 *_function("float second_half(Step& s)", self._second_half()),
                 *_function(f"float to_site(const Step& s, {_GIVEN})", self._to_site()),
-                *_function(f"void gradients(const Step& s, {_GIVEN}, Gradients& d)", self._back()),
+                *_function(f"void to_second(const Step& s, {_GIVEN}, {_TERMS})", self._to_second()),
+                *_function(
+                    f"void gradients(const Step& s, {_GIVEN}, float d_operand, Gradients& d)",
+                    self._back(),
+                ),
             ]
         )
 
@@ -191,6 +209,11 @@ class Equations(Halves):
         """Return how values are loaded that stand in a ``Step``."""
         loads = {index: f"s.kept[{self.kept.index(index)}]" for index in indices}
         return loads | {index: f"s.states[{k}]" for k, index in enumerate(self.states)}
+
+    def _second_operand(self) -> list[str]:
+        code = self._body()
+        result = "0.f" if self.operand is None else code.value(self.operand)
+        return [*code.lines, f"return {result};"]
 
     def _first_half(self) -> list[str]:
         code = self._body()
@@ -216,6 +239,12 @@ class Equations(Halves):
         result = "0.f" if self.into_site is None else code.value(self.into_site)
         return [*code.lines, f"return {result};"]
 
+    def _to_second(self) -> list[str]:
+        code = self._body(self._loads(self.kept))
+        for gate, index in enumerate(self.known.h):
+            code.store(f"d_y[{gate}]", index if gate >= self.graph.first_gates else None)
+        return code.lines
+
     def _back(self) -> list[str]:
         code = self._body(self._loads(self.kept))
         for gate, (x, y) in enumerate(zip(self.whole.x, self.whole.h, strict=True)):
@@ -234,6 +263,8 @@ class Equations(Halves):
 
 # arguments: the gradients of h, and of the states beside h
 _GIVEN = "float d_h, const float (&d_states)[MORE]"
+# results: the gradients of the recurrent terms, 0 for those of the first of two products
+_TERMS = "float (&d_y)[GATES]"
 
 
 def _function(signature: str, body: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 // What blocks tell one another: the numbers of the next product, and sums over units.
 
-// how often a step waits for all blocks, apart from its product
-constexpr int WAITS = OVER_UNITS ? (HIDDEN == OWN) + (OUT == OWN) : 0;
+// how often all blocks wait for one another from one product to the next, and at each product
+constexpr int WAITS = OVER_UNITS ? (HIDDEN == OWN) + (OUT == OWN) : 0, ARRIVALS = WAITS + 1;
 
 // A counter that all blocks add to and wait for.
 struct Barrier {

@@ -40,9 +40,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
 #if BULK
   if (my.warp == WARPS) {
     if (my.lane) return;
-    for (int t = a.first; t < a.stop; ++t) {
-      const int past = t - a.first;
-      copies.run(e, barrier, 1 + past * (WAITS + 1), past & 1, (int)(a.starts[t + 1] - a.starts[t]));
+    for (int i = 0; i < (a.stop - a.first) * PRODUCTS; ++i) {
+      const int t = a.first + i / PRODUCTS;
+      copies.run(e, barrier, 1 + i * ARRIVALS, i & 1, (int)(a.starts[t + 1] - a.starts[t]));
     }
     return;
   }
@@ -65,11 +65,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       s[j].before[k] = goes_on ? a.before[k * a.before_pitch + my.at(row)] : 0.f;
     s[j].h = KEEPS_H && goes_on ? a.before_h[my.at(row)] : 0.f;
     const float seen = goes_on ? widen(a.seen[my.at(row)]) : 0.f;
-    if (valid) put(e, 0, my.unit, row, seen * drawn(a.extra.hidden, a.first, row, my.unit, 1.f));
+    s[j].seen = valid ? drawn(a.extra.hidden, a.first, row, my.unit, 1.f) : 1.f;
+    if (valid) put(e, 0, my.unit, row, seen * s[j].seen);
     UNROLL for (int g = 0; g < GATES; ++g) x[j][g] = valid ? widen(a.x[my.at(start + row, g)]) : 0.f;
   }
   barrier.arrive();
 
+  int products = 0;
   for (int t = a.first; t < a.stop; ++t) {
     const int past = t - a.first;
     float mean[R][GATES], var[R][GATES], mean_out[R], var_out[R];
@@ -82,41 +84,49 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
         UNROLL for (int g = 0; g < GATES; ++g) load_given(a.hidden, my, past, row, GATES, g, mean[j][g], var[j][g]);
       if constexpr (OUT == GIVEN) load_given(a.out, my, past, row, 1, 0, mean_out[j], var_out[j]);
     }
-    product(e, barrier, copies, past & 1, weight, stages, n);
-    const float poison = *sums.given_up ? __uint_as_float(0x7fffffffu) : 0.f;
-
     float z[R][GATES], y[R][GATES];
-    UNROLL for (int j = 0; j < R; ++j) {
-      const int row = my.row(j);
-      UNROLL for (int g = 0; g < GATES; ++g) z[j][g] = 0.f;
-      if (my.here && row < n) entries<GATES>(e, stages, row, my.u, z[j]);
-      UNROLL for (int g = 0; g < GATES; ++g) {
-        z[j][g] = rounded(z[j][g]) + poison;
-        y[j][g] = JOINT ? z[j][g] + x[j][g] : z[j][g];
+    UNROLL for (int part = 0; part < PRODUCTS; ++part, ++products) {
+      product(e, barrier, copies, products & 1, weight, stages, n);
+      const float poison = *sums.given_up ? __uint_as_float(0x7fffffffu) : 0.f;
+      UNROLL for (int j = 0; j < R; ++j) {
+        const int row = my.row(j);
+        float found[GATES];
+        UNROLL for (int g = 0; g < GATES; ++g) found[g] = 0.f;
+        if (my.here && row < n) entries<GATES>(e, stages, row, my.u, found);
+        UNROLL for (int g = 0; g < GATES; ++g) {
+          if (product_of(g) == part) z[j][g] = rounded(found[g]) + poison;
+          else if (part == 0) z[j][g] = 0.f;
+          y[j][g] = JOINT ? z[j][g] + x[j][g] : z[j][g];
+        }
       }
-    }
-    if constexpr (HIDDEN == OWN && OVER_UNITS) {
-      UNROLL for (int j = 0; j < R; ++j) leave_moments<GATES>(e, my, 0, my.row(j), my.row(j) < n, y[j]);
-      gather_parts<true>(e, my, sums, barrier, 0, 0, GROUPS, n);
-      UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) {
-        const float* row = sums.rows[0] + (min(my.row(j), n - 1) * GROUPS + group_of(g)) * 2;
-        mean[j][g] = row[0], var[j][g] = row[1];
+      if constexpr (HIDDEN == OWN && OVER_UNITS) {
+        UNROLL for (int j = 0; j < R; ++j) leave_moments<GATES>(e, my, 0, my.row(j), my.row(j) < n, y[j]);
+        gather_parts<true>(e, my, sums, barrier, 0, 0, GROUPS, n);
+        UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) {
+          const float* row = sums.rows[0] + (min(my.row(j), n - 1) * GROUPS + group_of(g)) * 2;
+          mean[j][g] = row[0], var[j][g] = row[1];
+        }
+      } else if constexpr (HIDDEN == OWN) {
+        moments_over_rows<GATES>(y, my, sums, 0, n, mean[0], var[0]);
+        UNROLL for (int j = 1; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
+          mean[j][g] = mean[0][g], var[j][g] = var[0][g];
       }
-    } else if constexpr (HIDDEN == OWN) {
-      moments_over_rows<GATES>(y, my, sums, 0, n, mean[0], var[0]);
-      UNROLL for (int j = 1; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g)
-        mean[j][g] = mean[0][g], var[j][g] = var[0][g];
+      UNROLL for (int j = 0; j < R; ++j) {
+        const int row = my.row(j);
+        float inverse;
+        UNROLL for (int g = 0; g < GATES; ++g) {
+          if (HIDDEN != OFF) y[j][g] = standardise(y[j][g], mean[j][g], var[j][g], a.eps, inverse) * gamma[g];
+          s[j].x[g] = JOINT ? 0.f : x[j][g];
+          s[j].y[g] = y[j][g] + shift[g];
+        }
+        const bool valid = my.here && row < n;
+        s[j].mask = valid ? drawn(a.extra.candidate, t, row, my.unit, 1.f) : 1.f;
+        if (part + 1 < PRODUCTS && valid) put(e, (products + 1) & 1, my.unit, row, second_operand(s[j]));
+      }
+      if (part + 1 < PRODUCTS) barrier.arrive();
     }
     float fresh[R][1];
     UNROLL for (int j = 0; j < R; ++j) {
-      float inverse;
-      UNROLL for (int g = 0; g < GATES; ++g) {
-        if (HIDDEN != OFF) y[j][g] = standardise(y[j][g], mean[j][g], var[j][g], a.eps, inverse) * gamma[g];
-        s[j].x[g] = JOINT ? 0.f : x[j][g];
-        s[j].y[g] = y[j][g] + shift[g];
-      }
-      s[j].mask = 1.f;
-      if (my.here && my.row(j) < n) s[j].mask = drawn(a.extra.candidate, t, my.row(j), my.unit, 1.f);
       first_half(s[j]);
       fresh[j][0] = HAS_SITE ? s[j].states[0] : 0.f;
     }
@@ -150,7 +160,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const ForwardAr
       s[j].h = h[j];
       if (!my.here || row >= n || t + 1 == a.stop) continue;
       const float seen = a.extra.anew(t + 1, row) ? 0.f : h[j];
-      put(e, (past + 1) & 1, my.unit, row, seen * drawn(a.extra.hidden, t + 1, row, my.unit, 1.f));
+      s[j].seen = drawn(a.extra.hidden, t + 1, row, my.unit, 1.f);
+      put(e, products & 1, my.unit, row, seen * s[j].seen);
     }
     if (t + 1 < a.stop) barrier.arrive();
 

@@ -51,7 +51,11 @@ def layer(call: LayerCall) -> LayerResult:
     # importing it imports Triton
     from rnnorm.kernels.triton.operators import CUDA_PASSES
 
-    return triton.run(CUDA_PASSES, call if own_cell.built_in(call.cell) else _described(call))
+    if own_cell.built_in(call.cell):
+        return triton.run(CUDA_PASSES, call)
+    call = _described(call)
+    result = triton.run(CUDA_PASSES, call)
+    return result._replace(taken=own_cell.moments_by_site(call.cell, result.taken))
 
 
 def _described(call: LayerCall) -> LayerCall:

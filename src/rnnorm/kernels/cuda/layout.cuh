@@ -9,8 +9,8 @@
 // share statistics over units (0: statistics are over rows), CENTRED (statistics have a mean), JOINT,
 // CARRY (the next step reads the normalised state), SHIFTED, RESETS, DROPS (recurrent dropout),
 // PRECISION, WIDE_X, BULK (copies that only newer GPUs have), UNITS, ROW_WARPS, STAGES.
-// Those of the cell are with its equations: GATES in BLOCKS, STATES beside h, WEIGHTS by unit in
-// SLOTS, HAS_SITE (of a state), SKIPS (h is read beside the recurrent product), FINITE (no value is infinite
+// Those of the cell are with its equations: GATES in BLOCKS, the FIRST_GATES of them with terms of
+// the first of two recurrent products, all if there is one, STATES beside h, WEIGHTS by unit in SLOTS, HAS_SITE (of a state), SKIPS (h is read beside the recurrent product), FINITE (no value is infinite
 // where all that is read is 0).
 
 template <bool CHOICE, class A, class B> struct Choose { typedef A type; };
@@ -31,6 +31,10 @@ DEVICE constexpr int group_of(int gate) {
 DEVICE constexpr int gates_of(int group) {
   return GROUPS == GATES ? 1 : GROUPS == BLOCKS ? gates_of_block(group) : GATES;
 }
+// A step has a product of h and, with a second one, a product of what the cell makes of the first.
+// Both are products of all weights, of which each uses some terms.
+constexpr int PRODUCTS = FIRST_GATES < GATES ? 2 : 1;
+DEVICE constexpr int product_of(int gate) { return gate < FIRST_GATES ? 0 : 1; }
 // zoneout of h mixes in the h of the step before
 constexpr bool KEEPS_H = SKIPS || DROPS;
 // a number of the recurrent product, and how many stand in a piece of 16 bytes

@@ -28,8 +28,6 @@ def check(graph: Graph) -> None:
     """
     if graph.independent:
         raise TraceError("it has no recurrent matrix")
-    if graph.second:
-        raise TraceError("it has two recurrent products")
     Equations(graph, dict.fromkeys(graph.weights, 0))
 
 

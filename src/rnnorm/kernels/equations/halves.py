@@ -38,6 +38,7 @@ class Halves:
         site: index of the cell site's output, None without a cell site.
         h: index of the output.
         states: indices of the states beside h.
+        operand: index of what a second recurrent product multiplies, None without one.
         algebra: operators on the nodes.
     """
 
@@ -64,6 +65,9 @@ class Halves:
         self.h, *self.states = [indices[index] for index in bare]
         if self.site is not None and self.nodes[self.site].inputs != tuple(self.states[:1]):
             raise TraceError("its cell site does not normalise its second state")
+        self.operand = None if graph.second is None else graph.second.operand
+        if self.operand is not None and self.site is not None:
+            raise TraceError("it has a cell site beside two recurrent products")
         self.count = len(self.nodes)
         self.algebra = Algebra(self.nodes)
 

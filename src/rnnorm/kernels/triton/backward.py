@@ -57,6 +57,7 @@ class _Written(NamedTuple):
     Args:
         x: gradient of the finished input terms of all frames.
         z: gradient of the recurrent terms of all frames.
+        operand: what a second recurrent product has multiplied, of all frames.
         product: gradient that reaches h of the step before through the recurrent product.
         carried: gradient that reaches the states beside h, of which a step reads one buffer and
             writes the other.
@@ -70,6 +71,7 @@ class _Written(NamedTuple):
 
     x: Tensor
     z: Tensor
+    operand: Tensor
     product: Tensor
     carried: Tensor
     carried_h: Tensor
@@ -134,11 +136,13 @@ def _allocate(plan: Plan) -> _Written:
         # the gradient of an h that skips the product, or is kept by zoneout
         carried_h = x.new_empty(2, B, H, dtype=wide)
     rows = B if plan.by_row else 1
+    two = options.first_gates < options.gates
     co = plan.inputs.weight_co
     last = 1 if co is None else len(co) // H
     return _Written(
         x.new_empty(plan.frames, width),
         x.new_empty(plan.frames, width),
+        x.new_empty(plan.frames if two else 0, H),
         x.new_empty(B, plan.H_out),
         carried,
         carried_h,
@@ -158,7 +162,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
         d_c: gradient of the last states beside h.
         written: what the steps write.
     """
-    inputs, taken = plan.inputs, saved.moments
+    inputs, options, taken = plan.inputs, plan.options, saved.moments
     z, h, c = saved.z, saved.h, saved.c
     d_x, d_z, product = written.x, written.z, written.product
     carried, carried_h = written.carried, written.carried_h
@@ -175,6 +179,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
     if inputs.weight_hr is not None:
         d_made = inputs.x.new_empty(plan.frames, plan.H)
         through_next = inputs.x.new_zeros(plan.B, plan.H)
+    of_h = options.first_gates * plan.H
     layout = plan.layout(back=True)
     moments = _row_moments(plan, z, x, saved.fresh) if layout is not None and plan.by_row else []
     for first, stop in reversed(plan.runs(layout, back=True)):
@@ -203,7 +208,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
                 x=x, z=z, before_h=h[earlier:] if first else inputs.h0, h=h,
                 output=d_h, product=product, carried=carried[stop % 2], last=d_c,
                 carry=carried[first % 2], carried_h=carried_h[stop % 2],
-                carry_h=carried_h[first % 2], d_x=d_x, d_z=d_z,
+                carry_h=carried_h[first % 2], d_x=d_x, d_z=d_z, operand=written.operand,
                 d_gamma=written.gamma, d_shift=written.shift,
                 d_gamma_out=written.gamma_cell, d_shift_out=written.beta_cell,
                 d_weight=written.peephole, weight=inputs.weight_hh,
@@ -217,7 +222,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
                 hidden.pitch, out.row, out.skip, out.pitch, later, plan.B, plan.H,
                 S=variant, **how,
             )  # fmt: skip
-        recurrent_product(d_z[start : start + n], inputs.weight_hh, product[:n])
+        recurrent_product(d_z[start : start + n, :of_h], inputs.weight_hh[:of_h], product[:n])
         later = n
 
 
@@ -225,7 +230,9 @@ def _gradients(
     plan: Plan, saved: _Saved, d_h: Tensor, written: _Written, wants_x: bool
 ) -> Gradients:
     """Return the gradients of the inputs, from what the steps wrote, also to ``d_h``."""
-    inputs, options, d_z = plan.inputs, plan.options, written.z
+    inputs, options = plan.inputs, plan.options
+    # of the terms that are products with h, and of those of a second product
+    d_z, d_second = written.z.tensor_split((options.first_gates * plan.H,), 1)
     d_weight_hr = None
     if inputs.weight_hr is not None:
         d_weight_hr = d_h.to(plan.given).t() @ saved.made
@@ -240,6 +247,8 @@ def _gradients(
         d_weight_hh = (d_z[:begin] * first).sum(0) + (d_z[begin:] * others).sum(0)
     else:
         d_weight_hh = (d_z[:begin].t() @ first).addmm_(d_z[begin:].t(), others)
+    if d_second.numel():
+        d_weight_hh = torch.cat((d_weight_hh, d_second.t() @ written.operand))
     d_h0 = plan.seen(written.product.to(plan.wide), slice(begin))
     if options.skips or inputs.mask_zoneout_h is not None:
         d_h0 = d_h0 + written.carried_h[0]
