@@ -390,3 +390,49 @@ def test_a_wrong_reset_is_refused_where_rows_begin_anew(wrong):
             stream(given, reset=reset)
         said.append((raised.type, str(raised.value)))
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_a_call_under_autocast_comes_before_one_without(name):
+    stateful = make(name, "layer").float()
+    x = torch.randn(4, 5, 3)
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            stateful(x)
+        state, age = stateful.state, stateful.age
+        given = tuple(s.float() for s in state) if isinstance(state, tuple) else state.float()
+        expected, _ = stateful.layer(x, given, step=age)
+        torch.testing.assert_close(stateful(x), expected)
+
+
+def test_states_without_values_are_forgotten():
+    with torch.device("meta"):
+        net = nn.Sequential(rnnorm.Stateful(rnnorm.LSTM(3, 4, norm="layer")))
+    net(torch.zeros(5, 2, 3, device="meta"))
+    assert net[0].age == 5
+    net.to_empty(device="cpu")
+    assert net[0].state is None
+    stateful = make("GRU", "layer")
+    stateful(torch.randn(4, 5, 3, dtype=torch.float64))
+    stateful.to_empty(device="cpu")
+    assert stateful.state is None
+
+
+def test_states_of_a_transform_of_gradients_are_kept_and_copied():
+    stateful, twin = make("LSTM", "layer"), make("LSTM", "layer")
+    x, parameters = torch.randn(4, 5, 3, dtype=torch.float64), dict(stateful.named_parameters())
+
+    def loss(parameters):
+        return torch.func.functional_call(stateful, parameters, (x,)).sum()
+
+    torch.func.grad(loss)(parameters)
+    twin(x)
+    torch.testing.assert_close(stateful.state, twin.state)
+    torch.testing.assert_close(copy.deepcopy(stateful)(x), twin(x))
+
+
+def test_vmap_is_refused_before_states_are_kept():
+    stateful = make("LSTM", "layer")
+    with pytest.raises(RuntimeError, match=r"keeps no states under torch\.func\.vmap"):
+        torch.func.vmap(stateful)(torch.randn(2, 4, 5, 3, dtype=torch.float64))
+    assert stateful.state is None

@@ -13,9 +13,10 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from rnnorm.cells.cell import State
 from rnnorm.layers.call import jagged
+from rnnorm.layers.call.autocast import autocast_dtype
 from rnnorm.layers.call.sorted_batch import check_lengths, count_rows
 from rnnorm.layers.sequence_layer import Sequence
-from rnnorm.tracing import exporting, jit_tracing
+from rnnorm.tracing import exporting, jit_tracing, transformed, values_unknown
 
 
 class _Kept(NamedTuple):
@@ -43,7 +44,7 @@ class Stateful(nn.Module):
 
     Training and evaluation keep states of their own, so that a validation amid an epoch disturbs no
     training. The mode is that of ``layer``. States are no part of the ``state_dict``; they are
-    copied, pickled and moved with the module.
+    copied, pickled and moved with the module, and forgotten by ``to_empty``.
 
     Args:
         layer: an :class:`LSTM`, :class:`GRU`, :class:`RNN`, :class:`Recurrent` or a layer made of
@@ -148,7 +149,7 @@ class Stateful(nn.Module):
 
         Raises:
             RuntimeError: if the input has another number of rows than the call before; in
-                ``torch.export`` and ``torch.jit.trace``.
+                ``torch.export``, ``torch.jit.trace`` and ``torch.func.vmap``.
             ValueError, TypeError: as the layer's ``forward``.
         """
         if exporting() or jit_tracing():
@@ -175,28 +176,44 @@ class Stateful(nn.Module):
                     f"input must have the {known} rows whose states are kept from the call before, "
                     f"got {rows}: call reset() where other sequences begin"
                 )
-            hx = tuple([s if batched else s.squeeze(1) for s in map(_usable, kept.state)])
+            data = input.data if isinstance(input, PackedSequence) else input
+            states = tuple(map(_usable, kept.state))
+            if not autocast_dtype(data.device):
+                # a call under autocast may have left states of another dtype
+                states = tuple([s.to(data.dtype) for s in states])
+            hx = tuple([s if batched else s.squeeze(1) for s in states])
             hx, step = (hx if len(hx) > 1 else hx[0]), kept.age
             if kept.anew is not None:
                 reset = _from_the_first_frame(kept.anew, input, reset, layer.batch_first)
         output, final, *rest = layer(input, hx, lengths=lengths, step=step, reset=reset)
         final = final if isinstance(final, tuple) else (final,)
-        state = tuple([(s if batched else s.unsqueeze(1)).detach() for s in final])
+        state = tuple([_keepable(s if batched else s.unsqueeze(1)) for s in final])
         statistics = layer.training and layer._has_statistics()
         age = 0 if statistics else _ages_after(step, input, lengths, reset, layer.batch_first)
         self._kept[layer.training] = _Kept(state, age)
         return (output, *rest) if rest else output
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Stateful:
-        """Move the states with the parameters."""
+        """Move the states with the parameters; those without values are forgotten."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for mode, (state, age, anew) in self._kept.items():
+        before, self._kept = self._kept, {}
+        for mode, (state, age, anew) in before.items():
+            valued = not state[0].is_meta
             state = tuple(map(fn, state))
+            if not (valued or state[0].is_meta):
+                continue
             # fn may convert integers and bools to another dtype
             device = state[0].device
             age = age.to(device) if isinstance(age, Tensor) else age
             self._kept[mode] = _Kept(state, age, None if anew is None else anew.to(device))
         return self
+
+    def to_empty(
+        self, *, device: torch.device | str | int | None, recurse: bool = True
+    ) -> Stateful:
+        """Move the parameters without their values, and forget the states."""
+        self._kept = {}
+        return super().to_empty(device=device, recurse=recurse)
 
 
 @contextmanager
@@ -224,6 +241,25 @@ def _usable(state: Tensor) -> Tensor:
     return (
         state.clone() if state.is_inference() and not torch.is_inference_mode_enabled() else state
     )
+
+
+def _keepable(state: Tensor) -> Tensor:
+    """Return a state that later calls may read, without the call's derivatives.
+
+    Raises:
+        RuntimeError: under ``torch.func.vmap``.
+    """
+    state = state.detach()
+    if transformed():
+        if not state.is_meta and values_unknown(state):
+            raise RuntimeError(
+                "Stateful keeps no states under torch.func.vmap: take its layer, whose states are "
+                "arguments and results"
+            )
+        functorch = torch._C._functorch
+        while functorch.is_gradtrackingtensor(state):
+            state = functorch.get_unwrapped(state)
+    return state
 
 
 def _chosen(rows: Any, state: Tensor) -> Tensor:
