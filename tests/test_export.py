@@ -372,3 +372,14 @@ def test_a_stream_without_a_step_warns(tmp_path):
     with pytest.warns(UserWarning, match="hx was given without step"):
         rnnorm.export.onnx(layer, example, tmp_path / "layer.onnx")
     assert (tmp_path / "layer.onnx").is_file()
+
+
+@torch.no_grad()
+def test_a_step_that_becomes_a_constant_warns(tmp_path):
+    layer = prepared(rnnorm.GRU(3, 4, norm="batch"), torch.float32)
+    example, path = (torch.randn(3, 2, 3), torch.zeros(1, 2, 4)), tmp_path / "layer.onnx"
+    with pytest.warns(UserWarning, match="every call of the file begins at step 0"):
+        rnnorm.export.onnx(layer, example, path, kwargs={"step": 0})
+    # where all steps have one statistic, it is the same file
+    layer = prepared(rnnorm.GRU(3, 4, norm=rnnorm.BatchNorm(population="shared")), torch.float32)
+    rnnorm.export.onnx(layer, example, path, kwargs={"step": 0})

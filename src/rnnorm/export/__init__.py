@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from rnnorm.export.c_source import CStream as CStream
 from rnnorm.export.c_source import c as c
 from rnnorm.export.c_source import naming_in_errors
+from rnnorm.layers.norm_parameters import populations
 from rnnorm.model.freeze import freeze
 from rnnorm.tracing import for_onnx
 
@@ -113,7 +114,8 @@ def onnx(
     Args:
         model: model with layers of rnnorm, of any cell and norm; a frozen copy is exported.
         example: inputs of the model, as for ``torch.export``: tensors, and tuples of them. Values
-            that are not tensors are fixed, and so are sizes of 1: give two or more rows and steps.
+            that are not tensors are fixed, such as an int ``step``, and so are sizes of 1: give two
+            or more rows and steps.
         path: path of the file.
         kwargs: inputs by name, such as ``lengths``, a ``step`` of each row and ``reset``.
         dynamic_shapes: which sizes may change, as for ``torch.export``; by default all that the
@@ -132,6 +134,9 @@ def onnx(
         TypeError: if the example is not a tuple, does not fit ``model.forward``, has a
             PackedSequence, or is taken by ``**kwargs`` of ``forward``, or a tensor is bfloat16.
         FileNotFoundError: if the folder of ``path`` does not exist.
+
+    Warns:
+        UserWarning: if an input called ``step`` is an int, and statistics differ from step to step.
     """
     import onnxruntime
 
@@ -161,6 +166,15 @@ def onnx(
         raise TypeError(
             f"kwargs must name parameters of the model's forward, got {unnamed}, which it takes by "
             "**kwargs: that is not exported"
+        )
+    if isinstance(given.get("step"), int) and any(
+        population.differs_by_step() for population in populations(model)
+    ):
+        warnings.warn(
+            f"step is an int, so every call of the file begins at step {given['step']}: for calls "
+            "that continue a sequence give a tensor with the index of each row, such as "
+            "torch.zeros(rows, dtype=torch.int64)",
+            stacklevel=2,
         )
     if dynamic_shapes is None:
         dynamic_shapes = {name: every_size(value) for name, value in given.items()}
