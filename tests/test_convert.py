@@ -454,6 +454,11 @@ def test_one_of_torchs_two_biases_is_refused():
         convert.torch_nn(without("bias_ih_l0")(weights))
 
 
+def test_a_norm_is_not_one_of_torchs():
+    with pytest.raises(ValueError, match=r"norm must be None, .*load_state_dict"):
+        convert.torch_nn(nn.LSTM(3, 4).state_dict(), norm="layer")
+
+
 def test_a_bias_within_the_norm_is_refused():
     weights = CASES["sheeprl"][2] | {"linear.bias": torch.zeros(G3)}
     with pytest.raises(ValueError, match=r"linear\.bias"):

@@ -24,13 +24,19 @@ def torch_nn(
         state_dict: weights of one of these, of a one-step class such as ``torch.nn.LSTMCell``, or
             of a numbered list of such cells, one for each layer.
         nonlinearity: ``"tanh"`` or ``"relu"``, of an RNN.
-        **options: arguments of the class, but no ``norm``.
+        **options: arguments of the class, but no ``norm``. What no weight shows has to be given:
+            ``batch_first``, ``dropout``.
 
     Raises:
         TypeError: if ``state_dict`` is a module, for example.
-        ValueError: if a name is missing or unknown, or a shape does not fit.
+        ValueError: if a name is missing or unknown, a shape does not fit, or there is a ``norm``.
     """
     check_names(state_dict)
+    if options.get("norm") is not None:
+        raise ValueError(
+            "norm must be None, as torch.nn's layers have none: make a layer with the norm, and "
+            "give it the weights by layer.load_state_dict(state_dict, strict=False)"
+        )
     numbered = {}
     for key, value in state_dict.items():
         found = re.fullmatch(r"(.*\.)?((?:weight|bias)_(?:ih|hh|hr))(_l\d+)?(_reverse)?", key)
