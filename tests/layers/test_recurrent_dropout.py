@@ -397,7 +397,7 @@ def test_a_probability_lies_in_0_to_1(kind, field, bad):
         (TypeError, "a CellDropout or a SequenceDropout, got 0.5", lambda: make("LSTM", 0.5)),
         (
             ValueError,
-            r"Zoneout.cell must be 0 for RNN_TANH, which takes Zoneout\(hidden=…\) and "
+            r"Zoneout.cell must be 0 for RNN_TANH, which takes Zoneout\(cell=0, hidden=…\) and "
             r"SequenceDropout\(input=…, hidden=…\), got 0.5",
             lambda: make("RNN", Zoneout()),
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -124,15 +125,29 @@ def check_recurrent_dropout(spec: RecurrentDropout | None, cell: Cell) -> None:
     fitting = ("input", *cell.dropouts)
     for field, place in spec.places.items():
         if place in spec.rates() and place not in fitting:
-            fields = {
-                kind.__name__: [f"{f}=…" for f, where in kind.places.items() if where in fitting]
-                for kind in _KINDS
-            }
-            takes = [f"{kind}({', '.join(given)})" for kind, given in fields.items() if given]
+            takes = [_taken(kind, fitting) for kind in _KINDS]
             raise ValueError(
                 f"recurrent_dropout: {type(spec).__name__}.{field} must be 0 for {cell.name}, "
-                f"which takes {' and '.join(takes)}, got {getattr(spec, field)}"
+                f"which takes {' and '.join(filter(None, takes))}, got {getattr(spec, field)}"
             )
+
+
+def _taken(kind: type[RecurrentDropout], fitting: Collection[str]) -> str:
+    """Return a call of a kind of recurrent dropout for a cell, empty if it has none of its places.
+
+    Args:
+        kind: the kind.
+        fitting: places that the cell has.
+    """
+    if not {*kind.places.values()}.intersection(fitting):
+        return ""
+    # a default above 0 has to be turned off
+    given = [
+        f"{field}=…" if place in fitting else f"{field}=0"
+        for field, place in kind.places.items()
+        if place in fitting or getattr(kind, field) > 0
+    ]
+    return f"{kind.__name__}({', '.join(given)})"
 
 
 def masked_places(spec: RecurrentDropout | None, training: bool) -> tuple[str, ...]:
