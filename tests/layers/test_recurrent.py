@@ -201,6 +201,20 @@ def test_a_step_asks_for_sites_that_the_cell_names():
         layer(Few(), 3, 4)(torch.randn(5, 6, 3, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("norm", ["joint", "layer", "batch"])
+def test_a_norm_at_a_site_for_which_no_step_asks_warns(norm):
+    class Plain(rnnorm.Cell):
+        def step(self, weights, x_term, state, normalise, t):
+            h = torch.tanh(x_term + self.product(state[0], weights.weight_hh))
+            return h, (h,)
+
+    x = torch.randn(5, 6, 3, dtype=torch.float64)
+    layer(Plain(), 3, 4)(x)
+    site = "joint" if norm == "joint" else "recurrent"
+    with pytest.warns(UserWarning, match=rf"Plain\.step has not asked for the site '{site}'"):
+        layer(Plain(), 3, 4, norm=norm)(x)
+
+
 def test_a_site_is_asked_for_once_a_step():
     class Twice(rnnorm.Cell):
         def step(self, weights, x_term, state, normalise, t):
@@ -218,16 +232,27 @@ def test_a_site_is_asked_for_once_a_step():
 def test_what_is_no_cell_is_an_error():
     with pytest.raises(TypeError, match="cell must be an instance of a subclass"):
         rnnorm.Recurrent(LiGRU, 3, 4)
+    with pytest.raises(TypeError, match=r"cell.gates must be a tuple .* got 4"):
+        rnnorm.Recurrent(type("Many", (rnnorm.Cell,), {"gates": 4})(), 3, 4)
     with pytest.raises(NotImplementedError, match="Cell has no step"):
         rnnorm.Recurrent(rnnorm.Cell(), 3, 4)(torch.zeros(2, 5, 3))
 
 
-@pytest.mark.parametrize("returned", [lambda h: h, lambda h: (h, h), lambda h: (h[:, :2],)])
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda h: (h, h),
+        lambda h: (h, (h, h)),
+        lambda h: (h, (h[:, :2],)),
+        lambda h: h,
+        lambda h: (h, h, (h,)),
+    ],
+)
 def test_a_step_that_returns_other_states_is_an_error(returned):
     class Mine(rnnorm.Cell):
         def step(self, weights, x_term, state, normalise, t):
             h = torch.tanh(self.preactivation(weights, x_term, *state, normalise))
-            return h, returned(h)
+            return returned(h)
 
     with pytest.raises(RuntimeError, match=r"Mine.step must return .* a tuple of its states \(h\)"):
         rnnorm.Recurrent(Mine(), 3, 4)(torch.zeros(1, 1, 3))

@@ -6,7 +6,8 @@ call and is tested against it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 
 import torch
@@ -39,6 +40,9 @@ def layer(
 
     Raises:
         ValueError: if the cell asks for a batch-normalised site twice at a step, in training.
+
+    Warns:
+        UserWarning: if the cell asks for a normalised site at no step of several.
     """
     cell, norm, x, weights, step = call.cell, call.norm, call.x, call.weights, call.step
     T, B, _ = x.shape
@@ -70,8 +74,10 @@ def layer(
     zones = [masked.get(f"zoneout_{name}") for name in cell.states]
     zoned = any(zones)
     t = 0
+    asked = set()
 
     def normalise(site: str, z: Tensor) -> Tensor:
+        asked.add(site)
         try:
             change = sites[site]
         except KeyError:
@@ -116,9 +122,10 @@ def layer(
         if reset is not None:
             state = begin_anew(reset[t, :n], state)
         before = state
-        output, state = cell.step(weights, x_term, before, normalise, age)
+        made = cell.step(weights, x_term, before, normalise, age)
         if t == 0:
-            _check_states(cell, state, before)
+            _check_made(cell, made, before)
+        output, state = made
         if zoned:
             first = state[0]
             now = [None if zone is None else zone[t][:n] for zone in zones]
@@ -131,6 +138,8 @@ def layer(
             steps.append(state)
 
     finished.append(state)
+    if T > 1:
+        _warn_of_unasked(cell, norms, asked)
     state_n = tuple(
         (torch.cat(rows[::-1]) if len(rows) > 1 else rows[0]).to(dtype)
         for rows, dtype in zip(zip(*finished, strict=True), state_dtype, strict=True)
@@ -220,21 +229,37 @@ def _mask(masks: Sequence[Tensor], z: Tensor, t: int) -> Tensor:
     return z * masks[t][: z.size(0)]
 
 
-def _check_states(cell: Cell, state: object, before: State) -> None:
-    """Refuse what ``cell.step`` returned as states if their shapes differ from those it got.
+def _check_made(cell: Cell, made: object, before: State) -> None:
+    """Refuse what ``cell.step`` returned if it is not an output and states as large as before.
 
     Raises:
-        RuntimeError: if it is not a tuple of tensors with the shapes of ``before``.
+        RuntimeError: if it is not two values, or the second is not a tuple of tensors with the
+            shapes of ``before``.
     """
     wanted: object = [tuple(s.shape) for s in before]
-    got: object = type(state).__name__
-    if isinstance(state, tuple):
-        got = [tuple(getattr(s, "shape", ())) for s in state]
+    got: object = f"{len(made)} values" if isinstance(made, tuple) else type(made).__name__
+    if isinstance(made, tuple) and len(made) == 2:
+        state = made[1]
+        got = type(state).__name__
+        if isinstance(state, tuple):
+            got = [tuple(getattr(s, "shape", ())) for s in state]
     if got != wanted:
         raise RuntimeError(
             f"{cell.name}.step must return its output and a tuple of its states "
             f"({', '.join(cell.states)}), as large as those it got, {wanted}, got {got}"
         )
+
+
+def _warn_of_unasked(cell: Cell, norms: Collection[str], asked: Collection[str]) -> None:
+    """Warn of a norm at a site for which no step has asked, so that it had no effect."""
+    for site in norms:
+        if site != "input" and site not in asked:
+            warnings.warn(
+                f"{cell.name}.step has not asked for the site {site!r}, so nothing was normalised "
+                f"there: call normalise({site!r}, term), or leave the site out of "
+                f"{cell.name}.sites or of the norm",
+                stacklevel=2,
+            )
 
 
 def zone_out(zones: Sequence[Tensor | None], before: State, state: State) -> State:

@@ -103,6 +103,10 @@ class Recurrent(Sequence):
     ) -> None:
         if not isinstance(cell, Cell):
             raise TypeError(f"cell must be an instance of a subclass of rnnorm.Cell, got {cell!r}")
+        if not isinstance(cell.gates, tuple):
+            raise TypeError(
+                f"cell.gates must be a tuple of whole numbers, such as (4,), got {cell.gates!r}"
+            )
         if unknown := [site for site in cell.sites if field_of(site) not in SITES]:
             raise ValueError(
                 f"cell.sites must be of {', '.join(SITES)}, or begin with one and an underscore, "
