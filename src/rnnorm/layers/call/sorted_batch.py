@@ -129,7 +129,9 @@ def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Ten
     try:
         lengths = torch.as_tensor(lengths, device="cpu")
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"lengths must be integers, got {lengths!r}") from None
+        got = repr(lengths)
+        got = got if len(got) < 100 else f"a {type(lengths).__name__}"
+        raise TypeError(f"lengths must be integers, got {got}") from None
     kind = lengths.dtype
     if lengths.numel() and (kind.is_floating_point or kind.is_complex or kind == torch.bool):
         raise TypeError(f"lengths must be integers, got {kind}")
