@@ -1,5 +1,7 @@
 """ClockworkRNN: what moves when, and what is computed."""
 
+import warnings
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -136,6 +138,13 @@ def test_it_is_shown_with_its_periods():
     assert repr(draw(num_layers=2)) == (
         "ClockworkRNN(ClockworkRNN(periods=(1, 2, 3)), 3, 6, num_layers=2)"
     )
+
+
+def test_a_window_in_which_a_module_never_moves_does_not_warn():
+    clockwork = rnnorm.ClockworkRNN(3, 6, (1, 4), norm="layer")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clockwork(torch.randn(3, 5, 3), torch.zeros(1, 5, 6), step=1)
 
 
 def test_steps_of_rows_may_lie_on_another_device():

@@ -42,7 +42,7 @@ def layer(
         ValueError: if the cell asks for a batch-normalised site twice at a step, in training.
 
     Warns:
-        UserWarning: if the cell asks for a normalised site at no step of several.
+        UserWarning: if the cell asks for a normalised site at no step of several, the first at 0.
     """
     cell, norm, x, weights, step = call.cell, call.norm, call.x, call.weights, call.step
     T, B, _ = x.shape
@@ -138,7 +138,7 @@ def layer(
             steps.append(state)
 
     finished.append(state)
-    if T > 1:
+    if T > 1 and isinstance(step, int) and step == 0:
         _warn_of_unasked(cell, norms, asked)
     state_n = tuple(
         (torch.cat(rows[::-1]) if len(rows) > 1 else rows[0]).to(dtype)
