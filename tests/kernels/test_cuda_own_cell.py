@@ -10,7 +10,7 @@ import emulated
 import pytest
 import torch
 from compiled_cells import CELLS, NORMS, UNITS, OwnLSTM
-from gpu_or_interpreter import DEVICE
+from gpu_or_interpreter import DEVICE, INTERPRETED
 from test_cuda_kernels import launched as launched
 from test_triton_values import errors
 
@@ -104,13 +104,13 @@ def results(model, x, backend, dtype, **given):
     return {name: found.detach().double() for name, found in every.items()}
 
 
-def check(kind, norm, given, options, dtype, factor, cell=None):
+def check(kind, norm, given, options, dtype, factor, cell=None, rows=4):
     torch.manual_seed(0)
     cell = CELLS[kind]() if cell is None else cell
     model = rnnorm.Recurrent(
         cell, 3, UNITS.get(kind, 9), norm=NORMS[norm], initial_noise=0.0, **options
     ).to(DEVICE)
-    x = torch.randn(5, 4, 3, device=DEVICE).to(dtype)
+    x = torch.randn(5, rows, 3, device=DEVICE).to(dtype)
     if "reset" in given:
         if norm in ("batch", "carry"):
             model.eval()
@@ -132,6 +132,15 @@ def test_they_are_those_of_the_reference(case, launched):
 @pytest.mark.usefixtures("launched", "fresh_memory_is_nan")
 def test_every_operator_with_one_gate_and_three_weights():
     check("", "layer", RESETS, DROPPED, torch.float32, 12, OneGate())
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="this GPU is another")
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_two_products_of_many_rows_without_copies_of_chunks(norm, monkeypatch, tmp_path):
+    launched = emulated.on_cpu(monkeypatch, tmp_path, 2, "sm_80")
+    check("reset", norm, {}, HIDDEN, torch.bfloat16, 4, rows=70)
+    # a thread has several rows
+    assert all(not layout.bulk and layout.row_warps == 8 for _, layout in launched)
 
 
 @pytest.mark.usefixtures("launched")

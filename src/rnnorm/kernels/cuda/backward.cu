@@ -28,10 +28,11 @@ struct BackwardArguments {
   int unused;
 };
 
-// Put a unit's gradients where the next product reads them: those of the terms of one product.
+// Put a unit's gradients where the next product reads them: those of the terms of one product. Of two
+// products each has a buffer of its own, whose other numbers remain 0.
 DEVICE void put_gates(const Exchange& e, int buffer, int which, int unit, int row, const float (&d)[GATES]) {
   UNROLL for (int g = 0; g < GATES; ++g)
-    put(e, buffer, unit * GATES + g, row, product_of(g) == which ? d[g] : 0.f);
+    if (product_of(g) == which) put(e, buffer, unit * GATES + g, row, d[g]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const BackwardArguments a) {
@@ -212,7 +213,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
         if (HAS_SITE) carry[j][0] = (CARRY ? 0.f : carry[j][0]) + (valid ? d_c[j] : 0.f);
         Gradients found;
         gradients(s[j], d[j], carry[j], PRODUCTS > 1 ? d_operand[j] : 0.f, found);
-        UNROLL for (int g = 0; g < GATES; ++g) d_x[j][g] = counts ? found.x[g] : 0.f, d_y[j][g] = counts ? found.y[g] : 0.f;
+        UNROLL for (int g = 0; g < GATES; ++g)
+          d_x[j][g] = counts ? found.x[g] : 0.f, d_y[j][g] = counts ? found.y[g] : 0.f;
         UNROLL for (int k = 0; k < SLOTS; ++k) own_weight[k] += WEIGHTS && counts ? found.weight[k] : 0.f;
         const bool goes_on = counts && !(valid && a.extra.anew(t, my.row(j)));
         UNROLL for (int k = 0; k < STATES; ++k) {
@@ -230,8 +232,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const Backward
               if (CENTRED) sum += d_y[j][g] * gamma[g];
               sum_hat += d_y[j][g] * gamma[g] * hat[j][g];
             }
-            const float2 part = make_float2(over_units(sum), over_units(sum_hat));
-            if (my.row(j) < n) leave_part(e, my, group, my.row(j), part);
+            const float2 means = make_float2(over_units(sum), over_units(sum_hat));
+            if (my.row(j) < n) leave_part(e, my, group, my.row(j), means);
           }
         gather_parts<false>(e, my, sums, barrier, 0, 0, GROUPS, n);
         UNROLL for (int j = 0; j < R; ++j) UNROLL for (int g = 0; g < GATES; ++g) {

@@ -3,15 +3,17 @@
 // All steps of a sequence run in one launch, whose blocks are on the GPU at once. A block owns UNITS
 // hidden units for all rows, and keeps their part of the recurrent weights in shared memory. At
 // every step it multiplies the h (going back: the gradients of the recurrent terms) that all blocks
-// wrote at the step before, computes its units, and writes its part of what the next step needs.
+// wrote at the step before, computes its units, and writes its part of what the next step needs. With
+// a second product blocks exchange its numbers, too, amid the step.
 //
 // Constants of a variant: BACKWARD, HIDDEN and OUT (scopes of the two sites), GROUPS of gates that
 // share statistics over units (0: statistics are over rows), CENTRED (statistics have a mean), JOINT,
 // CARRY (the next step reads the normalised state), SHIFTED, RESETS, DROPS (recurrent dropout),
 // PRECISION, WIDE_X, BULK (copies that only newer GPUs have), UNITS, ROW_WARPS, STAGES.
-// Those of the cell are with its equations: GATES in BLOCKS, the FIRST_GATES of them with terms of
-// the first of two recurrent products, all if there is one, STATES beside h, WEIGHTS by unit in SLOTS, HAS_SITE (of a state), SKIPS (h is read beside the recurrent product), FINITE (no value is infinite
-// where all that is read is 0).
+// Those of the cell are with its equations: GATES in BLOCKS, FIRST_GATES (whose terms are of the first
+// of two recurrent products; all if there is one), STATES beside h, WEIGHTS by unit in SLOTS, HAS_SITE
+// (of a state), SKIPS (h is read beside the recurrent product), FINITE (no value is infinite where all
+// that is read is 0).
 
 template <bool CHOICE, class A, class B> struct Choose { typedef A type; };
 template <class A, class B> struct Choose<false, A, B> { typedef B type; };

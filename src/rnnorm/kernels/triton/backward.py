@@ -180,6 +180,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
         d_made = inputs.x.new_empty(plan.frames, plan.H)
         through_next = inputs.x.new_zeros(plan.B, plan.H)
     of_h = options.first_gates * plan.H
+    d_z_of_h, weight_hh = d_z[:, :of_h], inputs.weight_hh[:of_h]
     layout = plan.layout(back=True)
     moments = _row_moments(plan, z, x, saved.fresh) if layout is not None and plan.by_row else []
     for first, stop in reversed(plan.runs(layout, back=True)):
@@ -222,7 +223,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
                 hidden.pitch, out.row, out.skip, out.pitch, later, plan.B, plan.H,
                 S=variant, **how,
             )  # fmt: skip
-        recurrent_product(d_z[start : start + n, :of_h], inputs.weight_hh[:of_h], product[:n])
+        recurrent_product(d_z_of_h[start : start + n], weight_hh, product[:n])
         later = n
 
 
@@ -247,7 +248,7 @@ def _gradients(
         d_weight_hh = (d_z[:begin] * first).sum(0) + (d_z[begin:] * others).sum(0)
     else:
         d_weight_hh = (d_z[:begin].t() @ first).addmm_(d_z[begin:].t(), others)
-    if d_second.numel():
+    if options.first_gates < options.gates:
         d_weight_hh = torch.cat((d_weight_hh, d_second.t() @ written.operand))
     d_h0 = plan.seen(written.product.to(plan.wide), slice(begin))
     if options.skips or inputs.mask_zoneout_h is not None:
