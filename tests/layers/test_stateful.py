@@ -418,15 +418,16 @@ def test_states_without_values_are_forgotten():
     assert stateful.state is None
 
 
-def test_states_of_a_transform_of_gradients_are_kept_and_copied():
+@pytest.mark.parametrize("given", [{}, {"lengths": [4, 3, 3, 2, 1]}])
+def test_states_of_a_transform_of_gradients_are_kept_and_copied(given):
     stateful, twin = make("LSTM", "layer"), make("LSTM", "layer")
     x, parameters = torch.randn(4, 5, 3, dtype=torch.float64), dict(stateful.named_parameters())
 
     def loss(parameters):
-        return torch.func.functional_call(stateful, parameters, (x,)).sum()
+        return torch.func.functional_call(stateful, parameters, (x,), given).sum()
 
     torch.func.grad(loss)(parameters)
-    twin(x)
+    twin(x, **given)
     torch.testing.assert_close(stateful.state, twin.state)
     torch.testing.assert_close(copy.deepcopy(stateful)(x), twin(x))
 

@@ -16,7 +16,7 @@ from rnnorm.layers.call import jagged
 from rnnorm.layers.call.autocast import autocast_dtype
 from rnnorm.layers.call.sorted_batch import check_lengths, count_rows
 from rnnorm.layers.sequence_layer import Sequence
-from rnnorm.tracing import exporting, jit_tracing, transformed, values_unknown
+from rnnorm.tracing import exporting, jit_tracing, transformed
 
 
 class _Kept(NamedTuple):
@@ -44,7 +44,8 @@ class Stateful(nn.Module):
 
     Training and evaluation keep states of their own, so that a validation amid an epoch disturbs no
     training. The mode is that of ``layer``. States are no part of the ``state_dict``; they are
-    copied, pickled and moved with the module, and forgotten by ``to_empty``.
+    copied, pickled and moved with the module. They are forgotten by its own ``to_empty``, and when
+    it leaves the meta device; after ``to_empty`` of a larger model call :meth:`reset`.
 
     Args:
         layer: an :class:`LSTM`, :class:`GRU`, :class:`RNN`, :class:`Recurrent` or a layer made of
@@ -149,7 +150,8 @@ class Stateful(nn.Module):
 
         Raises:
             RuntimeError: if the input has another number of rows than the call before; in
-                ``torch.export``, ``torch.jit.trace`` and ``torch.func.vmap``.
+                ``torch.export``, ``torch.jit.trace`` and transforms of ``torch.func`` other than
+                derivatives.
             ValueError, TypeError: as the layer's ``forward``.
         """
         if exporting() or jit_tracing():
@@ -190,22 +192,23 @@ class Stateful(nn.Module):
         state = tuple([_keepable(s if batched else s.unsqueeze(1)) for s in final])
         statistics = layer.training and layer._has_statistics()
         age = 0 if statistics else _ages_after(step, input, lengths, reset, layer.batch_first)
+        age = _keepable(age) if isinstance(age, Tensor) else age
         self._kept[layer.training] = _Kept(state, age)
         return (output, *rest) if rest else output
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Stateful:
         """Move the states with the parameters; those without values are forgotten."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        before, self._kept = self._kept, {}
-        for mode, (state, age, anew) in before.items():
-            valued = not state[0].is_meta
-            state = tuple(map(fn, state))
-            if not (valued or state[0].is_meta):
+        moved = {}
+        for mode, (before, age, anew) in self._kept.items():
+            state = tuple(map(fn, before))
+            if before[0].is_meta and not state[0].is_meta:
                 continue
             # fn may convert integers and bools to another dtype
             device = state[0].device
             age = age.to(device) if isinstance(age, Tensor) else age
-            self._kept[mode] = _Kept(state, age, None if anew is None else anew.to(device))
+            moved[mode] = _Kept(state, age, None if anew is None else anew.to(device))
+        self._kept = moved
         return self
 
     def to_empty(
@@ -247,18 +250,16 @@ def _keepable(state: Tensor) -> Tensor:
     """Return a state that later calls may read, without the call's derivatives.
 
     Raises:
-        RuntimeError: under ``torch.func.vmap``.
+        RuntimeError: under ``torch.func.vmap``, and other transforms that are no derivatives.
     """
-    state = state.detach()
-    if transformed():
-        if not state.is_meta and values_unknown(state):
+    state, functorch = state.detach(), torch._C._functorch
+    while transformed() and functorch.is_functorch_wrapped_tensor(state):
+        if not functorch.is_gradtrackingtensor(state):
             raise RuntimeError(
                 "Stateful keeps no states under torch.func.vmap: take its layer, whose states are "
                 "arguments and results"
             )
-        functorch = torch._C._functorch
-        while functorch.is_gradtrackingtensor(state):
-            state = functorch.get_unwrapped(state)
+        state = functorch.get_unwrapped(state)
     return state
 
 
