@@ -374,12 +374,22 @@ def test_a_stream_without_a_step_warns(tmp_path):
     assert (tmp_path / "layer.onnx").is_file()
 
 
+class Wrapped(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, hx, step):
+        return self.layer(x, hx, step=step)
+
+
 @torch.no_grad()
 def test_a_step_that_becomes_a_constant_warns(tmp_path):
     layer = prepared(rnnorm.GRU(3, 4, norm="batch"), torch.float32)
     example, path = (torch.randn(3, 2, 3), torch.zeros(1, 2, 4)), tmp_path / "layer.onnx"
-    with pytest.warns(UserWarning, match="every call of the file begins at step 0"):
-        rnnorm.export.onnx(layer, example, path, kwargs={"step": 0})
+    model = Wrapped(layer)
+    with pytest.warns(UserWarning, match="step is an int, so it is 0 in every call of the file"):
+        rnnorm.export.onnx(model, (*example, 0), path)
     # where all steps have one statistic, it is the same file
     layer = prepared(rnnorm.GRU(3, 4, norm=rnnorm.BatchNorm(population="shared")), torch.float32)
     rnnorm.export.onnx(layer, example, path, kwargs={"step": 0})

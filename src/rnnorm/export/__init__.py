@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from rnnorm.export.c_source import CStream as CStream
 from rnnorm.export.c_source import c as c
 from rnnorm.export.c_source import naming_in_errors
-from rnnorm.layers.norm_parameters import populations
 from rnnorm.model.freeze import freeze
+from rnnorm.norm.population import Population
 from rnnorm.tracing import for_onnx
 
 #: largest root-mean-square difference from the model, relative to the output's
@@ -168,12 +168,12 @@ def onnx(
             "**kwargs: that is not exported"
         )
     if isinstance(given.get("step"), int) and any(
-        population.differs_by_step() for population in populations(model)
+        isinstance(module, Population) and module.differs_by_step() for module in model.modules()
     ):
         warnings.warn(
-            f"step is an int, so every call of the file begins at step {given['step']}: for calls "
-            "that continue a sequence give a tensor with the index of each row, such as "
-            "torch.zeros(rows, dtype=torch.int64)",
+            f"step is an int, so it is {given['step']} in every call of the file: if layers take "
+            "it, and calls are to continue a sequence, give a tensor with the index of each row, "
+            "such as torch.zeros(rows, dtype=torch.int64)",
             stacklevel=2,
         )
     if dynamic_shapes is None:
