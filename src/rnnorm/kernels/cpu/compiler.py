@@ -93,8 +93,8 @@ def compile(header: str, numbers: str, name: str) -> Path:
     except (OSError, RuntimeError) as error:
         if isinstance(error, CompilationError):
             raise
-        written = isinstance(error, OSError) and not isinstance(error, TimeoutError)
-        hint = f" ({FOLDER} names another folder for what is compiled)" if written else ""
+        hint = f" ({FOLDER} names another folder for what is compiled)"
+        hint = "" if isinstance(error, TimeoutError) else hint
         raise CompilationError(f"its compilation failed: {error}{hint}") from error
 
 
