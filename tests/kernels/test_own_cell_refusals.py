@@ -273,7 +273,8 @@ def test_an_input_of_other_features_or_dtype_is_refused_before_the_cell_is_compi
             model(x)
     with pytest.raises(RuntimeError, match="input must be 2-D or 3-D"):
         model(torch.tensor(1.0))
-    with pytest.raises(ValueError, match=r"float64\) does not match weight dtype \(torch.float32"):
+    # in the words of torch's version
+    with pytest.raises(ValueError, match="float64"):
         model(torch.randn(2, 2, 3, dtype=torch.float64))
     assert not uncompiled
     model(torch.randn(2, 2, 3))
