@@ -42,7 +42,7 @@ def layer(
         ValueError: if the cell asks for a batch-normalised site twice at a step, in training.
 
     Warns:
-        UserWarning: if the cell asks for a normalised site at no step of several, the first at 0.
+        UserWarning: if several steps from step 0 on do not ask for a site that is normalised.
     """
     cell, norm, x, weights, step = call.cell, call.norm, call.x, call.weights, call.step
     T, B, _ = x.shape
@@ -122,10 +122,10 @@ def layer(
         if reset is not None:
             state = begin_anew(reset[t, :n], state)
         before = state
-        made = cell.step(weights, x_term, before, normalise, age)
+        returned = cell.step(weights, x_term, before, normalise, age)
         if t == 0:
-            _check_made(cell, made, before)
-        output, state = made
+            _check_returned(cell, returned, before)
+        output, state = returned
         if zoned:
             first = state[0]
             now = [None if zone is None else zone[t][:n] for zone in zones]
@@ -229,7 +229,7 @@ def _mask(masks: Sequence[Tensor], z: Tensor, t: int) -> Tensor:
     return z * masks[t][: z.size(0)]
 
 
-def _check_made(cell: Cell, made: object, before: State) -> None:
+def _check_returned(cell: Cell, returned: object, before: State) -> None:
     """Refuse what ``cell.step`` returned if it is not an output and states as large as before.
 
     Raises:
@@ -237,9 +237,11 @@ def _check_made(cell: Cell, made: object, before: State) -> None:
             shapes of ``before``.
     """
     wanted: object = [tuple(s.shape) for s in before]
-    got: object = f"{len(made)} values" if isinstance(made, tuple) else type(made).__name__
-    if isinstance(made, tuple) and len(made) == 2:
-        state = made[1]
+    got: object = type(returned).__name__
+    if isinstance(returned, tuple) and len(returned) != 2:
+        got = f"{len(returned)} values"
+    elif isinstance(returned, tuple):
+        state = returned[1]
         got = type(state).__name__
         if isinstance(state, tuple):
             got = [tuple(getattr(s, "shape", ())) for s in state]

@@ -1,7 +1,8 @@
 // What blocks tell one another: the numbers of the next product, and sums over units.
 
-// how often all blocks wait for one another from one product to the next, and at each product
-constexpr int WAITS = OVER_UNITS ? (HIDDEN == OWN) + (OUT == OWN) : 0, ARRIVALS = WAITS + 1;
+// how often a block arrives from one product to the next: with its sums over units of each site, and
+// with its numbers of the next product
+constexpr int ARRIVALS = 1 + (OVER_UNITS ? (HIDDEN == OWN) + (OUT == OWN) : 0);
 
 // A counter that all blocks add to and wait for.
 struct Barrier {
