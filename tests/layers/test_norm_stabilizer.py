@@ -106,6 +106,7 @@ def test_it_lowers_what_it_costs():
     [
         (ValueError, "beta must be finite and at least 0, got -1", (torch.ones(2, 3, 4), -1)),
         (TypeError, "beta must be a number", (torch.ones(2, 3, 4), "1")),
+        (TypeError, "beta must be a number, got a Tensor", (torch.ones(2, 3, 4),) * 2),
         (ValueError, "output must be 2-D or 3-D, got 1-D", (torch.ones(2), 1)),
         (ValueError, "lengths must be None with 2-D output", (torch.ones(2, 4), 1, [2])),
         (RuntimeError, "one entry for each of the 3 rows", (torch.ones(2, 3, 4), 1, [2])),

@@ -141,7 +141,7 @@ class Cell:
             if site not in map(field_of, available):
                 raise ValueError(
                     f"norm.{site} must be {norm.off} for {self.name}, whose sites are "
-                    f"{', '.join(available)}"
+                    f"{', '.join(available)}, got norm={norm}"
                 )
         specs = {site: norm.of(site) for site in available}
         return {site: spec for site, spec in specs.items() if spec is not None}

@@ -50,7 +50,8 @@ def check_number(
         ValueError: if ``value`` is not finite or out of range.
     """
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+        got = f"a {type(value).__name__}" if isinstance(value, Tensor) else repr(value)
+        raise TypeError(f"{name} must be a number, got {got}")
     if not math.isfinite(value) or not least <= value <= most:
         bounds = [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (
             most < math.inf
