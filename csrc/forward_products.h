@@ -6,7 +6,7 @@
 namespace rnnorm {
 namespace {
 
-// at most so many rows of all steps together are multiplied by weights that are not packed
+// a call of at most this many rows, over all steps, multiplies them by weights that are not packed
 constexpr int64_t few_rows = 8;
 
 template <class Cell, class T>
@@ -141,7 +141,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
       else
         std::memset(h + r * C, 0, C * sizeof(T));
     }
-    // any other h is finite, or of a ReLU, whose backward stops NaN
+    // elsewhere h is finite, or a ReLU's, whose backward stops NaN
     if (t == 0 || this->passes() || this->projects()) this->template clear_missing<U>(u, n, h);
     if (!plan.ahead && this->takes(*x_site, t)) take_statistic<G, U>(*x_site, x, n, u, t);
     take_hidden<U, 0>(h, n, u, t);

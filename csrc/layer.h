@@ -94,7 +94,7 @@ struct rnnorm_layer {
   int64_t joint;         // the hidden site is W_x x + W_h h
   int64_t carry;         // the next step reads the output of the cell site
   int64_t clears;        // output and all_c are zero after the end of rows
-  int64_t recompute;     // W_x x again in backward instead of keeping it
+  int64_t recompute;     // compute W_x x again in backward instead of keeping it
   int64_t narrow;        // output is of the type of x, where no backward pass follows
   rnnorm_site site[RNNORM_SITES];
   const void *x, *h0;
@@ -111,7 +111,7 @@ struct rnnorm_layer {
   // what backward reads, by tile of hidden units (layout.h): room for every frame's W_x x, W_h h
   // and states with the units rounded up; null where nothing is kept
   void *saved_x, *saved_h, *saved_c;
-  // c, the first state beside h, as the next step reads it, where zoneout or carry makes it another
+  // c, the first state beside h, as the next step reads it, where zoneout or carry changes it
   void* saved_carried;
   // what weight_hr has multiplied, (frames, H), and in backward the gradient of its product, (frames,
   // R): the caller computes that of weight_hr from these

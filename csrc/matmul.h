@@ -199,7 +199,7 @@ class Product {
   const int64_t lines;
 };
 
-// c (n x C) = or += a panel, while what lies at `next`, behind the panel if null, is asked for
+// c (n x C) = or += a panel, while `next`, or if null what follows the panel, is prefetched
 template <class T, int C>
 void product(const Rows<T>& a, int64_t n, const Factor<T>* panel, T* c, int64_t c_stride,
              bool accumulate, const Factor<T>* next = nullptr) {

@@ -9,7 +9,7 @@ namespace {
 
 struct Plan {
   bool fused;      // W_x x + W_h h in one array, with one gradient: nothing needs them apart
-  bool recompute;  // W_x x again in backward: cheaper than to keep it
+  bool recompute;  // compute W_x x again in backward: cheaper than to keep it
   bool whole;      // one statistic of W_x x over all frames
   bool ahead;      // statistics of W_x x at all steps are taken before the first step
   bool across;     // statistics have parts of other threads (by row) or other processes, or a step

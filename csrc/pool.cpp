@@ -55,14 +55,14 @@ class Pool {
   void end() {
     task_ = nullptr;
     team_.arrive();
-    // its code must not be unloaded before
+    // the library must not be unloaded while they run
     for (std::thread& other : others_)
       if (other.joinable()) other.join();
   }
 
  private:
   void work(int64_t rank) {
-    // a barrier knows how many there are
+    // wait until the barrier has been told how many threads there are
     counting_.lock();
     counting_.unlock();
     for (;;) {

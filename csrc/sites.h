@@ -97,7 +97,7 @@ struct SiteGradients : InputGradients<Cell, T> {
     return static_cast<T*>(a.site[Which].sums) + 2 * t * Base::gates_of(Which) * H;
   }
 
-  // the gradient of a site's input from that of its output; adds its sums unless add_sums did
+  // the gradient of a site's input from that of its output; adds its sums unless add_sums has
   template <int Which, int U, int Part = 0>
   void through(int64_t t, int64_t rank, const T* dy, const Term<T>& z, Units u, int64_t n,
                T* dx) const {

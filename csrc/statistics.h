@@ -66,8 +66,8 @@ struct SiteStatistics : Layer<Cell, T> {
     else
       with_blocks<Cell>(a.site[which].over, body);
   }
-  // the gates of a site's term that are known together: those of the first recurrent product, then
-  // as part 1 those of a second one; all in another term
+  // the gates of a site's term that are computed together: part 0 of the recurrent term is the first
+  // product's, part 1 the second's; every other term is one part
   static constexpr int part_begin(int which, int part) {
     return which == RNNORM_HIDDEN && part ? Cell::first_gates : 0;
   }

@@ -29,9 +29,9 @@ constexpr int most_states = 3, most_weights = 16;
 template <class T>
 struct State {
   const T* before;    // zeros in rows that begin anew
-  T *after, *carried;  // the new state, and what the next step reads: another of the first alone
+  T *after, *carried;  // the new state, and what the next step reads (differs for the first only)
   T* grad;            // in: gradient from the next step; out: that for the step before
-  Mask<T> zone;       // of the first alone
+  Mask<T> zone;       // of the first state only
 };
 
 // one tile at one step; tiles are [row][column] with columns gate after gate, U each
@@ -148,7 +148,7 @@ struct Tile {
   static RNNORM_INLINE V grad_operand(const Step<T>& s, int64_t row, int column) {
     return load<W>(s.grad_operand + row * s.grad_h_stride + column);
   }
-  // stores what the next step reads of the first state, where that is another than the new one
+  // stores the first state as the next step reads it, where that differs from the new one
   static RNNORM_INLINE void carry(const Step<T>& s, int64_t row, int column, V normal) {
     const State<T>& state = s.state[0];
     if (!s.carry && !state.zone.drawn) return;
@@ -158,8 +158,7 @@ struct Tile {
              mix(drawn(state.zone, s, row, column, T(0)), load<W>(state.before + at), fresh));
   }
 
-  // the gradient from the next step of the first state: what is of the new one, and what is of the
-  // one before by zoneout
+  // the next step's gradient of the first state: the new value's part, and by zoneout the old one's
   struct Carried {
     V fresh, stays;
   };
@@ -176,7 +175,8 @@ struct Tile {
     if (Extra) grad += stays;
     store<W>(s.state[0].grad + row * U + column, grad);
   }
-  // leaves the gradient of h that skips W_h, beside the share of zoneout or More of the same
+  // stores the gradient of h that skips W_h, added to the share of zoneout or, with More, to an
+  // earlier part
   template <bool Extra, bool More>
   static RNNORM_INLINE void skip(const Step<T>& s, int64_t row, int column, V grad) {
     T* to = s.grad_h + row * s.grad_h_stride + column;

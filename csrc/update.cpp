@@ -1,5 +1,5 @@
-// the update of population statistics by those that a forward pass took, compiled without other
-// fused multiply-adds than those that are written
+// the update of population statistics by those that a forward pass took; the compiler adds no fused
+// multiply-adds to those that are written
 #include <cmath>
 #include <limits>
 

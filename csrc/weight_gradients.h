@@ -176,7 +176,7 @@ struct WeightGradients : SiteStatistics<Cell, T> {
   template <int U, int Begin, int End>
   const F* as_panel(const Stored<T>* dz, int64_t frames, F* room) const {
     constexpr int C = (End - Begin) * U, S = slice<T, C>, all = G * U;
-    // a cast that changes nothing: clang checks the line where factors are pairs, too
+    // F is T here; the cast is for clang, which also checks this line where factors are pairs
     if constexpr (!paired && S == all) return reinterpret_cast<const F*>(dz);
     for (int c = 0; c < C; c += S)
       for (int64_t r = 0; r < frames; r += per_factor, room += S) {
