@@ -113,9 +113,10 @@ def test_cooijmans_biases_are_zero_but_for_the_forget_gate(function):
     assert total.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
 
 
-def test_cooijmans_begins_with_the_mean_of_the_input_in_every_unit():
+@pytest.mark.parametrize("function", PIXELS)
+def test_cooijmans_begins_with_the_mean_of_the_input_in_every_unit(function):
     x = torch.randn(6, 3, 4)
-    layer = rnnorm.init.cooijmans2016_(rnnorm.LSTM(4, 5, learn_initial_state="from_input"))
+    layer = function(rnnorm.LSTM(4, 5, learn_initial_state="from_input"))
     h_0, c_0 = initial_state(layer, 3, x, from_dense(x, False, None))
     torch.testing.assert_close(h_0, x.mean((0, 2)).view(1, 3, 1).expand(1, 3, 5))
     assert not c_0.any()

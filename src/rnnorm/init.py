@@ -1,7 +1,7 @@
 """Initialisations of recurrent layers, and recipes of papers.
 
-Each function takes a recurrent layer or cell, changes its weights in place and returns it. Recipes
-draw matrices: of an IndRNN the recurrent vector stays as it is, but for :func:`identity_`.
+Each function takes a recurrent layer or cell, changes its weights in place and returns it. Only
+matrices are drawn: an IndRNN's recurrent vector stays as it is, except in :func:`identity_`.
 """
 
 from __future__ import annotations
@@ -258,9 +258,14 @@ def cooijmans2016_(layer: Layer) -> Layer:
             gates = nn.init.orthogonal_(weight.new_empty(weight.size(0) - size, size))
             identity = torch.eye(size, device=weight.device, dtype=weight.dtype)
             weight.copy_(torch.cat((gates[:start], identity, gates[start:])))
+    _begin_at_mean(layer)
+    return _forget_gate_open(layer, biases)
+
+
+def _begin_at_mean(layer: nn.RNNBase | nn.RNNCellBase) -> None:
+    """Let every unit of h_0 begin as the mean of the sequence's values, where it is learned so."""
     for weight in _named(layer, "h_0_weight"):
         nn.init.constant_(weight, 1 / layer.input_size)
-    return _forget_gate_open(layer, biases)
 
 
 @torch.no_grad()
@@ -285,6 +290,7 @@ def cooijmans2016_by_gate_(layer: Layer) -> Layer:
         if weight.size(1) == size:
             start = _candidate(weight, size)
             nn.init.eye_(weight[start : start + size])
+    _begin_at_mean(layer)
     return _forget_gate_open(layer, biases)
 
 
