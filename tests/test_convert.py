@@ -459,6 +459,12 @@ def test_a_norm_is_not_one_of_torchs():
         convert.torch_nn(nn.LSTM(3, 4).state_dict(), norm="layer")
 
 
+@pytest.mark.parametrize("theirs", [nn.GRU(3, 4), nn.LSTM(3, 4), nn.LSTM(3, 4, proj_size=2)])
+def test_a_nonlinearity_of_gates_is_refused(theirs):
+    with pytest.raises(ValueError, match="nonlinearity must be 'tanh' for weights that are not"):
+        convert.torch_nn(theirs.state_dict(), nonlinearity="relu")
+
+
 def test_a_bias_within_the_norm_is_refused():
     weights = CASES["sheeprl"][2] | {"linear.bias": torch.zeros(G3)}
     with pytest.raises(ValueError, match=r"linear\.bias"):

@@ -29,7 +29,8 @@ def torch_nn(
 
     Raises:
         TypeError: if ``state_dict`` is a module, for example.
-        ValueError: if a name is missing or unknown, a shape does not fit, or there is a ``norm``.
+        ValueError: if a name is missing or unknown, a shape does not fit, there is a ``norm``, or
+            ``nonlinearity`` is given for weights that are not an RNN's.
     """
     check_names(state_dict)
     if options.get("norm") is not None:
@@ -48,10 +49,14 @@ def torch_nn(
         numbered[f"{before}{number}directions.{len(reverse) // 8}.{kind}"] = value
     weights = read(numbered, ("weight_ih", "weight_hh"), (), ("bias_ih", "bias_hh"), ("weight_hr",))
     rows, width = weights[Position()]["weight_hh"].shape
-    if "weight_hr" in weights[Position()]:
-        return build(LSTM, weights, rows // 4, proj_size=width, **options)
     if rows == width:
         return build(RNN, weights, nonlinearity=nonlinearity, **options)
+    if nonlinearity != "tanh":
+        raise ValueError(
+            f"nonlinearity must be 'tanh' for weights that are not an RNN's, got {nonlinearity!r}"
+        )
+    if "weight_hr" in weights[Position()]:
+        return build(LSTM, weights, rows // 4, proj_size=width, **options)
     if rows == 3 * width:
         return build(GRU, weights, **options)
     return build(LSTM, weights, **options)

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from rnnorm.layers.sequence_layer import Sequence as Layer
+from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.norm.presets import PRESETS
 from rnnorm.norm.spec import Norm
 
 StateDict = Mapping[str, Any]
-Own = TypeVar("Own", bound=Layer)
+Own = TypeVar("Own", bound=SequenceLayer)
 
 
 class Position(NamedTuple):
@@ -61,8 +61,8 @@ def read(
 
     Raises:
         TypeError: if the weights are not given by name, or one is not a tensor or an array.
-        ValueError: if a name is missing or unknown, a matrix is something else, or layers are not
-            numbered from 0 on.
+        ValueError: if a name is missing or unknown, a matrix does not have two dimensions, or
+            layers are not numbered from 0 on.
     """
     check_names(state)
     positions: dict[Position, dict[str, Tensor]] = {}
@@ -172,7 +172,7 @@ def gates(value: Tensor, order: Sequence[int], dim: int = 0) -> Tensor:
     """Return the blocks of gates in another order.
 
     Raises:
-        ValueError: if there are not as many gates.
+        ValueError: if the dimension does not divide into as many gates.
     """
     if value.dim() <= dim or value.size(dim) % len(order):
         raise ValueError(
