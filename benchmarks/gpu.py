@@ -37,7 +37,7 @@ from rnnorm.experiments.bench.layers import (
 from rnnorm.experiments.bench.record import describe, device_and_system, machine
 from rnnorm.experiments.bench.timing import interleave, launched, repeated
 from rnnorm.kernels import cuda_graphs
-from rnnorm.kernels.precision import as_in_cudnn, multiplied
+from rnnorm.kernels.precision import as_in_cudnn, products_in
 
 DEVICE = torch.device("cuda")
 SHAPES = {
@@ -171,7 +171,7 @@ def main() -> int:
         parser.error(f"torch {torch.__version__} sees no CUDA device here")
     print(describe(machine() | device_and_system(DEVICE)))
     precision = PRECISIONS[args.precision]
-    with multiplied(precision) if precision else nullcontext():
+    with products_in(precision) if precision else nullcontext():
         return 1 if measure(args) else 0
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
-from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.sequence_layer import SequenceLayer
 
 __all__ = ["GRUModule", "LSTMModule"]
 
@@ -20,7 +20,7 @@ __all__ = ["GRUModule", "LSTMModule"]
 class _Module:
     """Base of the two modules: a subclass names its layer and TorchRL's argument of it."""
 
-    layer_class: type[Sequence]
+    layer_class: type[SequenceLayer]
     name: str
     in_keys: list[Any]
     out_keys: list[Any]
@@ -75,7 +75,7 @@ class _Module:
             ValueError: if in recurrent mode there is no dimension of time.
             RuntimeError: if some states are missing.
         """
-        layer: Sequence = getattr(self, self.name)
+        layer: SequenceLayer = getattr(self, self.name)
         if not self.recurrent_mode:
             data = tensordict.reshape(-1).unsqueeze(-1)
         elif tensordict.ndim == 0:

@@ -6,7 +6,7 @@ import torch
 from rnnorm.kernels import run_time_compilation
 from rnnorm.kernels.cpu import compiler
 from rnnorm.kernels.cpu.library import UNAVAILABLE
-from rnnorm.kernels.precision import multiplied
+from rnnorm.kernels.precision import products_in
 
 # without it some versions of torch refuse products on a GPU where fresh memory is NaN
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -24,7 +24,7 @@ def _as_exact_as_the_reference(request):
     if not ours or not torch.cuda.is_available():
         yield
         return
-    with multiplied("ieee"):
+    with products_in("ieee"):
         yield
     try:
         torch.cuda.synchronize()

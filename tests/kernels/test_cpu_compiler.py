@@ -324,7 +324,7 @@ def test_a_compiler_with_arguments(monkeypatch, tmp_path):
 
 def test_what_is_no_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "false")
-    with pytest.raises(compiler.CompilationError, match=r"false is no C\+\+ compiler"):
+    with pytest.raises(compiler.CompilationError, match=r"false is not a C\+\+ compiler"):
         compile()
 
 

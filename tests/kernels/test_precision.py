@@ -7,7 +7,7 @@ import torch
 
 from rnnorm.kernels import precision
 from rnnorm.kernels.cuda_graphs import Graphs
-from rnnorm.kernels.precision import as_in_cudnn, float32_precision, multiplied
+from rnnorm.kernels.precision import as_in_cudnn, float32_precision, products_in
 
 CUDA = torch.device("cuda")
 NEW = hasattr(torch.backends, "fp32_precision")
@@ -75,9 +75,9 @@ def test_products_of_float32_on_a_gpu_follow_cudnns_switch():
     with pytest.raises(ZeroDivisionError), as_in_cudnn(CUDA, torch.float32):
         raise ZeroDivisionError
     assert matmul() == before
-    with multiplied("ieee"), as_in_cudnn(CUDA, torch.float32):
+    with products_in("ieee"), as_in_cudnn(CUDA, torch.float32):
         assert matmul() == "ieee"
-    with multiplied("tf32"):
+    with products_in("tf32"):
         with as_in_cudnn(CUDA, torch.float32):
             assert matmul() == "tf32"
         assert matmul() == "tf32"
@@ -142,7 +142,7 @@ def test_a_graph_serves_one_precision():
 
     made = Graphs(capture)
     for name in ("tf32", "ieee", "tf32"):
-        with multiplied(name):
+        with products_in(name):
             for _ in range(4):
                 made.run(run, (torch.ones(1),))
     assert captures == ["tf32", "ieee"]

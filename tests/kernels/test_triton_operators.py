@@ -242,7 +242,7 @@ def test_products_of_both_passes_follow_cudnns_switch(monkeypatch):
     for name in ("run_forward", "run_backward"):
         monkeypatch.setattr(operators, name, noting(getattr(operators, name)))
     monkeypatch.setattr(operators, "as_in_cudnn", on_a_gpu)
-    with precision.multiplied("ieee"):
+    with precision.products_in("ieee"):
         problem.results(triton.layer, torch.float32)
         precision._set(precision._CUDNN, "tf32")
         problem.results(triton.layer, torch.float32)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.utils import prune
 
-import rnnorm
+import rnnorm.export
 from rnnorm.diagnostics import batch_statistics
 from rnnorm.kernels import dispatch
 from rnnorm.layers.call import one_layer
@@ -330,6 +330,13 @@ def test_a_copy_without_statistics_warns(make):
     model = nn.ModuleDict({"rnn": rnnorm.GRU(3, 4, norm=rnnorm.BatchNorm(population="shared"))})
     with pytest.warns(UserWarning, match="before any statistic was taken") as caught:
         make(model)
+    assert caught[0].filename == __file__
+
+
+def test_a_stream_in_c_without_statistics_warns_at_its_own_call(tmp_path):
+    layer = rnnorm.GRU(3, 4, norm=rnnorm.BatchNorm(population="shared"))
+    with pytest.warns(UserWarning, match="before any statistic was taken") as caught:
+        rnnorm.export.c(layer, tmp_path / "stream.c")
     assert caught[0].filename == __file__
 
 

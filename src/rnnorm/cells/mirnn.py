@@ -51,5 +51,5 @@ class MIRNN(Cell):
         return h, (h,)
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
-        """Return nothing: a bias of W x would be multiplied by U h, so that ``step`` adds b."""
+        """Return nothing: a bias of W x would be multiplied by U h, so ``step`` adds b."""
         return {}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rnnorm.layers.normalised_module import Recurrence, temporarily
+from rnnorm.layers.normalised_module import NormalisedModule, temporarily
 from rnnorm.layers.stateful import states_apart
 from rnnorm.norm.frozen_population import FrozenPopulation
 from rnnorm.norm.population import Population
@@ -16,7 +16,7 @@ from rnnorm.norm.population import Population
 
 def batch_normalised(model: nn.Module) -> list[nn.Module]:
     """Return the recurrent layers and cells with batch norm in a model, without frozen ones."""
-    layers = [module for module in model.modules() if isinstance(module, Recurrence)]
+    layers = [module for module in model.modules() if isinstance(module, NormalisedModule)]
     return [layer for layer in layers if layer.takes_statistics() and not layer.frozen()]
 
 

@@ -19,7 +19,7 @@ from rnnorm.kernels.dispatch import Kernel, use_backend
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.rnn import RNN
-from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.layers.stateful import states_apart
 from rnnorm.model.synchronize import set_ranks
 
@@ -122,7 +122,7 @@ def gradient_norms_by_gamma(
                 parametrize.remove_parametrizations(module, name)
     scales = [p for n, p in model.named_parameters() if n.split(".")[-1].startswith("gamma_")]
     if not scales:
-        raise ValueError("model has no normalised layer, so that there is no gamma to vary")
+        raise ValueError("model has no normalised layer, so there is no gamma to vary")
     norms = {}
     for gamma in gammas:
         for scale in scales:
@@ -131,7 +131,7 @@ def gradient_norms_by_gamma(
     return norms
 
 
-def find_layer(model: nn.Module, name: str | None) -> tuple[nn.Module, Sequence]:
+def find_layer(model: nn.Module, name: str | None) -> tuple[nn.Module, SequenceLayer]:
     """Find a layer, replace it if it is torch.nn's, and return the model and the layer.
 
     Raises:
@@ -145,7 +145,7 @@ def find_layer(model: nn.Module, name: str | None) -> tuple[nn.Module, Sequence]
     layer = layers[name]
     if layer.bidirectional:
         raise ValueError(f"layer {name!r} must not be bidirectional: it has no single h_t")
-    if not isinstance(layer, Sequence):
+    if not isinstance(layer, SequenceLayer):
         layer = _as_ours(layer)
         if name:
             model.set_submodule(name, layer)
@@ -154,14 +154,16 @@ def find_layer(model: nn.Module, name: str | None) -> tuple[nn.Module, Sequence]
     return model, layer
 
 
-def _as_ours(layer: nn.RNNBase) -> Sequence:
+def _as_ours(layer: nn.RNNBase) -> SequenceLayer:
     names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
     names += {"LSTM": ["proj_size"], "GRU": []}.get(layer.mode, ["nonlinearity"])
     kind = {"LSTM": LSTM, "GRU": GRU}.get(layer.mode, RNN)
     options = {name: getattr(layer, name) for name in names}
     like: Tensor = layer.weight_ih_l0  # type: ignore[assignment]
     # on meta, so that no random numbers are drawn
-    ours: Sequence = kind(**options, device="meta", dtype=like.dtype).to_empty(device=like.device)
+    ours: SequenceLayer = kind(**options, device="meta", dtype=like.dtype).to_empty(
+        device=like.device
+    )
     with torch.no_grad():
         for name, parameter in ours.named_parameters():
             # getattr computes a parametrized weight
@@ -169,7 +171,7 @@ def _as_ours(layer: nn.RNNBase) -> Sequence:
     return ours.train(layer.training)
 
 
-def _record(layer: Sequence) -> list[Tensor]:
+def _record(layer: SequenceLayer) -> list[Tensor]:
     """Collect the states ``(rows, H)`` of the topmost layer, each as the next step reads it."""
     choose, hidden, count = layer._choose, [], len(layer._suffixes())
     # index of the layer that runs next

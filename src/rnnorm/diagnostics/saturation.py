@@ -60,7 +60,9 @@ def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
     with torch.no_grad(), use_backend("reference"), states_apart(model.modules()), watch:
         model(x)
     if not watch.spread:
-        raise ValueError("model never calls tanh, or within an operator of torch.nn's layers")
+        raise ValueError(
+            "model never calls tanh, or only inside the operators of torch.nn's layers"
+        )
     return torch.stack(watch.spread), torch.stack(watch.derivative)
 
 

@@ -63,7 +63,7 @@ def refuse_file(folder: Path) -> None:
     """
     for path in (folder, *folder.parents):
         if file_exists(path):
-            raise NotADirectoryError(f"{path} is no folder: it is a file")
+            raise NotADirectoryError(f"{path} is not a folder: it is a file")
 
 
 def partial_of(path: Path) -> Path:

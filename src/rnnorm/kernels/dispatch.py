@@ -103,7 +103,7 @@ def _scan_refuses(request: Request) -> str:
     if not request.exported:
         return "it is for torch.export"
     if request.one_step:
-        return "a cell's step is no loop"
+        return "a cell's step is not a loop"
     if request.training and request.norm is not None and request.norm.takes_statistics:
         return "it takes no statistics"
     if request.training and set(request.masked) - {"input"}:
@@ -318,7 +318,7 @@ def explain(**asked: Any) -> tuple[str, dict[str, str]]:
         RuntimeError: as ``choose``.
     """
     request = Request(**asked, exported=exporting())
-    with own_cell.only_asked():
+    with own_cell.without_compiling():
         if (forced := _forced.get()) is not None:
             return _forced_kernel(forced, request).name, {}
         index, passed_over = _try(request, reasons=True)

@@ -43,7 +43,7 @@ def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple
     return alike and graph.separate and "recurrent" in graph.sites
 
 
-def described_by(cell: GraphCell, call: LayerCall) -> LayerCall:
+def graph_call(cell: GraphCell, call: LayerCall) -> LayerCall:
     """Return a call of a user's cell as a call of its graph, with the kernel's names of weights."""
     units = call.state[0].size(1)
     prepared = call.cell.prepare(call.weights)

@@ -22,7 +22,7 @@ from rnnorm.kernels.equations.graph_cell import GraphCell, split_moments
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace, unlike_a_site
 from rnnorm.kernels.inputs import BUILT_IN, OWN, PEEPHOLES, add_own
-from rnnorm.kernels.own_call import described_by, with_products_joined
+from rnnorm.kernels.own_call import graph_call, with_products_joined
 from rnnorm.kernels.trace_check import difference
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import CELL_SITES, Norm
@@ -31,7 +31,7 @@ from rnnorm.tracing import constant
 # the most different equations of one cell that are compiled
 _MOST = 4
 _CHANGES = f"its equations change at each call, or have changed {_MOST} times"
-# methods of Cell that a kernel's frame computes, so that a user's cell must not override them
+# methods of Cell that a kernel's frame computes, so a user's cell must not override them
 _OF_THE_FRAME = ("active_sites", "blocks", "norms", "state_sizes", "units", "widths")
 
 
@@ -68,10 +68,9 @@ class _Known:
         cell: the cell.
         keys: keys of the equations that it has had.
         changes: whether its equations change too often to be compiled.
-        compared: by key and the norm's id, why they are refused for what ``step`` computes, and
-            the norm.
+        compared: by key and the norm's id, how ``step`` behaves unlike its trace, and the norm.
         forms: by frame, key, the norm's id, masked places and whether ranks are synchronized, why
-            they are refused for their form, and the norm.
+            the frame cannot run the equations, and the norm.
     """
 
     cell: Cell
@@ -87,7 +86,7 @@ _known: dict[int, _Known] = {}
 # graphs as cells, by the graph's key
 _cells: dict[str, GraphCell] = {}
 _lock = threading.RLock()
-_only_asked: ContextVar[bool] = ContextVar("rnnorm_only_asked", default=False)
+_without_compiling: ContextVar[bool] = ContextVar("rnnorm_without_compiling", default=False)
 
 
 class _Chosen(threading.local):
@@ -111,17 +110,17 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def only_asked() -> Iterator[None]:
+def without_compiling() -> Iterator[None]:
     """Compile nothing within the context, and draw no random numbers for a trace of a step.
 
     A cell that may be compiled counts as compiled.
     """
-    token = _only_asked.set(True)
+    token = _without_compiling.set(True)
     drawn = random.getstate(), torch.get_rng_state()
     try:
         yield
     finally:
-        _only_asked.reset(token)
+        _without_compiling.reset(token)
         random.setstate(drawn[0])
         torch.set_rng_state(drawn[1])
 
@@ -153,7 +152,7 @@ def _refuses(cell: Cell, request: Request, frame: Frame) -> str:
     if frame.compiled(key, request) != "" and (why := frame.unavailable()):
         return why
     with _lock:
-        if _only_asked.get():
+        if _without_compiling.get():
             return _form_refused(graph, request, frame) or _known_to_refuse(key, request, frame)
         known = _known.get(id(cell))
         if known is None:
@@ -215,7 +214,7 @@ def _form_refused(graph: Graph, request: Request, frame: Frame) -> str:
 
 
 def _known_to_refuse(key: str, request: Request, frame: Frame) -> str:
-    """Say why calls before have not run a cell, empty if there were none or they have."""
+    """Say why earlier calls refused a cell, empty if none did."""
     known = _known.get(id(request.cell))
     if known is None:
         return ""
@@ -226,7 +225,7 @@ def _known_to_refuse(key: str, request: Request, frame: Frame) -> str:
 
 
 def _behaviour_refused(known: _Known, graph: Graph, key: str, norm: Norm | None) -> str:
-    """Say why a trace does not stand for the calls of ``step``, empty if it does.
+    """Say how ``step`` behaves unlike its trace, empty if it does not.
 
     The trace is repeated where it is new, and is compared with ``step`` on random numbers.
     """
@@ -294,10 +293,10 @@ def graph_of(cell: Cell) -> GraphCell:
     return cell_of(trace(cell)) if chosen is None else chosen
 
 
-def described(call: LayerCall) -> LayerCall:
+def as_graph_call(call: LayerCall) -> LayerCall:
     """Return the call of a user's cell as one of its graph, with the kernel's weights and sites."""
     cell = graph_of(call.cell)
-    return with_products_joined(cell, described_by(cell, call))
+    return with_products_joined(cell, graph_call(cell, call))
 
 
 def moments_by_site(cell: Cell, taken: dict[str, Moments]) -> dict[str, Moments]:

@@ -63,7 +63,7 @@ def as_in_cudnn(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def multiplied(precision: str) -> Iterator[None]:
+def products_in(precision: str) -> Iterator[None]:
     """Set the switches of cuDNN's layers and of torch's products meanwhile.
 
     Args:

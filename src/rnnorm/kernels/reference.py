@@ -253,7 +253,7 @@ def _check_returned(cell: Cell, returned: object, before: State) -> None:
 
 
 def _warn_of_unasked(cell: Cell, norms: Collection[str], asked: Collection[str]) -> None:
-    """Warn of a norm at a site for which no step has asked, so that it had no effect."""
+    """Warn of a norm at a site for which no step has asked, so it had no effect."""
     for site in norms:
         if site != "input" and site not in asked:
             warnings.warn(

@@ -13,7 +13,7 @@ from rnnorm.cells.cell import Cell, Weights
 from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, LayerResult, Mask
 from rnnorm.kernels.equations.graph_cell import GraphCell
-from rnnorm.kernels.own_call import described_by
+from rnnorm.kernels.own_call import graph_call
 from rnnorm.norm.spec import CELL_SITES, Norm
 
 
@@ -71,7 +71,7 @@ def difference(cell: Cell, graph_cell: GraphCell, norm: Norm | None) -> str:
         try:
             want, found = (
                 _differentiated(reference.layer(each), leaves)
-                for each in (call, described_by(graph_cell, call))
+                for each in (call, graph_call(graph_cell, call))
             )
         except RuntimeError as error:
             # an operator that works in place, for example

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
 
-from rnnorm.layers.normalised_module import Recurrence
+from rnnorm.layers.normalised_module import NormalisedModule
 from rnnorm.layers.stateful import Stateful
 
 
@@ -54,7 +54,7 @@ def explain(layer: Module, input: Any, **given: Any) -> Explanation:
     """
     if isinstance(layer, Stateful):
         layer = layer.layer
-    if not isinstance(layer, Recurrence):
+    if not isinstance(layer, NormalisedModule):
         raise TypeError(
             "layer must be a layer of rnnorm, such as rnnorm.LSTM or rnnorm.Recurrent, got "
             f"{type(layer).__name__}"

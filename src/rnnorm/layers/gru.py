@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from rnnorm.cells import gru
-from rnnorm.layers.one_step import Step
+from rnnorm.layers.one_step import OneStep
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
-from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.norm.presets import NormLike
 
 
-class GRU(Sequence):
+class GRU(SequenceLayer):
     r"""A (normalised) gated recurrent unit, a replacement for :class:`torch.nn.GRU`.
 
     .. math::
@@ -44,7 +44,7 @@ class GRU(Sequence):
         norm: a :class:`BatchNorm` (its input and recurrent sites), :class:`LayerNorm` or
             :class:`RMSNorm`, the name of a preset, a mapping of sites to these, or None.
         learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.
-            ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
+            ``"from_input"`` adds ``h_0_weight`` ``(D * num_layers, H, I)`` too: a row begins
             at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
         initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, if ``hx`` is
             None. None means 0.1 for batch norm with a recurrent or joint site, else 0: without
@@ -70,7 +70,7 @@ class GRU(Sequence):
     Raises:
         ValueError, TypeError: as :class:`torch.nn.GRU`, and for a ``norm`` that does not exist or
             that asks for the carry site, or for the joint one with ``reset_after=True``, for a
-            ``recurrent_dropout`` of c, for another ``reset_after``, and for other arguments as
+            ``recurrent_dropout`` of c, for an unknown ``reset_after``, and for other arguments as
             :class:`LSTM`.
 
     Example:
@@ -127,7 +127,7 @@ class GRU(Sequence):
         )
 
 
-class GRUCell(Step):
+class GRUCell(OneStep):
     r"""One step of :class:`GRU`, a replacement for :class:`torch.nn.GRUCell`.
 
     Args:

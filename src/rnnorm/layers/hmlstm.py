@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -129,8 +129,8 @@ class HMLSTM(Recurrent):
             mapping of sites to these, or None.
         learn_initial_state: adds parameters ``h_0``, ``c_0`` ``(1, L * H)`` and ``z_0``
             ``(1, L - 1)``, used where ``hx`` is None.
-            ``"from_input"`` adds ``{name}_0_weight`` ``(1, ·, I)`` too: a row begins
-            at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
+            ``"from_input"`` adds ``h_0_weight`` ``(1, L * H, I)`` and so on too: a row begins at
+            ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
         initial_noise: standard deviation of Gaussian noise on h in training, if ``hx`` is
             None. None means 0.1 for batch norm with a recurrent or joint site, else 0.
         recurrent_dropout: a :class:`SequenceDropout`, or None.
@@ -261,7 +261,7 @@ class HMLSTM(Recurrent):
         input: Tensor | PackedSequence,
         hx: tuple[Tensor, Tensor, Tensor] | None = None,
         *,
-        lengths: Tensor | SequenceOf[int] | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
         step: int | Tensor | None = None,
         reset: Tensor | PackedSequence | None = None,
     ) -> tuple[Any, tuple[Tensor, Tensor, Tensor], Boundaries | BatchFirstBoundaries]:

@@ -13,7 +13,7 @@ from rnnorm.layers.call.sorted_batch import Batch, mean_frame
 from rnnorm.norm.spec import Norm
 
 if TYPE_CHECKING:
-    from rnnorm.layers.sequence_layer import Sequence
+    from rnnorm.layers.sequence_layer import SequenceLayer
 
 
 def default_noise(norm: Norm | None) -> float:
@@ -59,7 +59,7 @@ def register_initial_state(
             module.register_parameter(f"{name}_0_weight", nn.Parameter(weight))
 
 
-def initial_state(module: Sequence, rows: int, like: Tensor, batch: Batch | None) -> State:
+def initial_state(module: SequenceLayer, rows: int, like: Tensor, batch: Batch | None) -> State:
     """Return states ``(D * num_layers, rows, ·)``, in training with noise on the first state.
 
     Args:
@@ -82,7 +82,7 @@ def initial_state(module: Sequence, rows: int, like: Tensor, batch: Batch | None
 
 
 def _learned(
-    module: Sequence, names: Iterable[str], rows: int, batch: Batch | None
+    module: SequenceLayer, names: Iterable[str], rows: int, batch: Batch | None
 ) -> list[Tensor]:
     """Return the learned initial states of these names, for every row."""
     mean = None

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from rnnorm.cells import lstm
-from rnnorm.layers.one_step import Step
+from rnnorm.layers.one_step import OneStep
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
-from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.norm.presets import NormLike
 
 
-class LSTM(Sequence):
+class LSTM(SequenceLayer):
     r"""A (normalised) long short-term memory, a replacement for :class:`torch.nn.LSTM`.
 
     .. math::
@@ -47,8 +47,9 @@ class LSTM(Sequence):
             mapping of sites to these, or None.
         learn_initial_state: adds parameters ``h_0`` ``(D * num_layers, H_out)`` and ``c_0``
             ``(D * num_layers, H)``, used where ``hx`` is None.
-            ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
-            at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
+            ``"from_input"`` adds ``h_0_weight`` ``(D * num_layers, H_out, I)`` and ``c_0_weight``
+            too: a row begins at ``h_0 + h_0_weight · mean``, and c alike, where mean is over its
+            real frames in this call.
         initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, if ``hx`` is
             None. None means 0.1 for batch norm with a recurrent or joint site, else 0: without
             noise, equal initial states have no variance.
@@ -67,7 +68,7 @@ class LSTM(Sequence):
             cell and carry sites, which have a ``beta_{site}_l{k}{_reverse}`` too.
         weight_ci_l{k}{_reverse}: also ``weight_cf``, ``weight_co``: the peepholes, ``(H,)``, or
             ``(H, H)`` with ``"full"``.
-        population_{site}_l{k}{_reverse}: its population statistics (batch norm).
+        population_{site}_l{k}{_reverse}: population statistics of a batch-normalised site.
 
     Raises:
         ValueError, TypeError: as :class:`torch.nn.LSTM`, and for a ``norm``, a ``peephole`` or a
@@ -132,7 +133,7 @@ class LSTM(Sequence):
         return super().extra_repr() + (f", peephole={peephole!r}" if peephole else "")
 
 
-class LSTMCell(Step):
+class LSTMCell(OneStep):
     r"""One step of :class:`LSTM`, a replacement for :class:`torch.nn.LSTMCell`.
 
     Args:

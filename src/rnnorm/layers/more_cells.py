@@ -42,7 +42,7 @@ class LiGRU(Recurrent):
 
     Raises:
         TypeError: as :class:`Recurrent`.
-        ValueError: as :class:`Recurrent`, or if ``nonlinearity`` is another one.
+        ValueError: as :class:`Recurrent`, or if ``nonlinearity`` is neither of the two.
 
     Example:
         >>> ligru = rnnorm.LiGRU(8, 16, norm="ligru")
@@ -93,7 +93,7 @@ class IndRNN(Recurrent):
 
     Raises:
         TypeError: as :class:`Recurrent`.
-        ValueError: as :class:`Recurrent`, or if ``nonlinearity`` is another one.
+        ValueError: as :class:`Recurrent`, or if ``nonlinearity`` is neither of the two.
 
     Example:
         >>> indrnn = rnnorm.IndRNN(8, 16, num_layers=2, norm="laurent2015-frame")

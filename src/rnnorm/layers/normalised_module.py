@@ -34,12 +34,11 @@ def warn_without_statistic(model: nn.Module) -> None:
         isinstance(module, Population) and known(module.num_batches_tracked.any()) == 0
         for module in model.modules()
     ):
-        # stacklevel names the line that calls freeze() or fold()
-        warnings.warn(_NO_STATISTIC, stacklevel=3)
+        warnings.warn(_NO_STATISTIC, stacklevel=_stacklevel())
 
 
-class Recurrence(nn.Module):
-    """Base of ``Sequence`` and ``Step``; a subclass names its cell."""
+class NormalisedModule(nn.Module):
+    """Base of ``SequenceLayer`` and ``OneStep``; a subclass names its cell."""
 
     cell: Cell
     input_size: int
@@ -105,7 +104,7 @@ class Recurrence(nn.Module):
             kernel = dispatch.choose(**asked)
         else:
             # the call will be refused, for which no cell need be compiled
-            with own_cell.only_asked():
+            with own_cell.without_compiling():
                 kernel = dispatch.choose(**asked)
         # neither an exchange between processes nor a user's compiled cell can be in a graph
         traceable = kernel.layer not in (cpu.layer, cuda.layer) or own_cell.built_in(self.cell)
@@ -144,7 +143,7 @@ class Recurrence(nn.Module):
         """
         own = populations(self)
         if any([population.first_use_without_count() for population in own]):
-            warnings.warn(_NO_STATISTIC, stacklevel=_caller())
+            warnings.warn(_NO_STATISTIC, stacklevel=_stacklevel())
         if not streams or self._asked_for_step:
             return
         if any(population.differs_by_step() for population in own):
@@ -155,7 +154,7 @@ class Recurrence(nn.Module):
                 "step 0. Pass step, the number of frames before it (0 where a sequence begins, or "
                 "where training, too, began at 0 in each of its windows), or choose "
                 'norm=BatchNorm(population="shared"), the same statistics at every step',
-                stacklevel=_caller(),
+                stacklevel=_stacklevel(),
             )
 
     def warn_of_few_rows(self, estimated: bool, text: str) -> None:
@@ -167,11 +166,11 @@ class Recurrence(nn.Module):
         """
         if estimated not in self._few_rows:
             self._few_rows += (estimated,)
-            warnings.warn(text, stacklevel=_caller())
+            warnings.warn(text, stacklevel=_stacklevel())
 
 
-def _caller() -> int:
-    """Return the ``stacklevel`` of the user's code that called a layer."""
+def _stacklevel() -> int:
+    """Return the ``stacklevel`` of the user's code that called a layer or a function."""
     own = ("rnnorm.", "torch.")
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(own):

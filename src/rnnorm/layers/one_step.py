@@ -13,12 +13,12 @@ from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
 from rnnorm.layers.call.checks import check_tensors, check_traced, checked_step
 from rnnorm.layers.call.one_layer import CallSettings, run_layer
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
-from rnnorm.layers.normalised_module import Recurrence
+from rnnorm.layers.normalised_module import NormalisedModule
 from rnnorm.norm.presets import NormLike, resolve
 from rnnorm.tracing import compiled_by_new_torch, uncompiled
 
 
-class Step(Recurrence, nn.RNNCellBase):
+class OneStep(NormalisedModule, nn.RNNCellBase):
     """Base of RNNCell, LSTMCell and GRUCell; a subclass names its cell and torch.nn's class."""
 
     torch_class: ClassVar[type[nn.RNNCellBase]]

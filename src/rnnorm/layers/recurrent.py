@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from rnnorm.cells.cell import Cell
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
-from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.norm.presets import NormLike
 from rnnorm.norm.spec import SITES, field_of
 
 
-class Recurrent(Sequence):
+class Recurrent(SequenceLayer):
     """Layers of a cell that you write.
 
     Write the equations of a step (:class:`Cell`), and get what :class:`LSTM` has: layers,
@@ -38,8 +38,9 @@ class Recurrent(Sequence):
             mapping of sites to these, or None.
         learn_initial_state: adds a parameter ``{state}_0`` ``(D * num_layers, ·)`` for each state
             of the cell.
-            ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
-            at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
+            ``"from_input"`` adds ``{state}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
+            at ``{state}_0 + {state}_0_weight · mean``, where mean is over its real frames in this
+            call.
         initial_noise: standard deviation of Gaussian noise on the first state in training, if
             ``hx`` is None. None means 0.1 for batch norm with a recurrent or joint site, else 0.
         recurrent_dropout: a :class:`Zoneout`, :class:`CellDropout` or :class:`SequenceDropout` at

@@ -9,15 +9,15 @@ from torch import nn
 
 from rnnorm.cells import rnn
 from rnnorm.cells.cell import Cell
-from rnnorm.layers.one_step import Step
+from rnnorm.layers.one_step import OneStep
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
-from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.norm.presets import NormLike
 
 _CELLS = {kind: rnn.RNN(kind) for kind in ("tanh", "relu")}
 
 
-class RNN(Sequence):
+class RNN(SequenceLayer):
     r"""A (normalised) Elman network, a replacement for :class:`torch.nn.RNN`.
 
     .. math::
@@ -42,7 +42,7 @@ class RNN(Sequence):
             :class:`LayerNorm` or :class:`RMSNorm`, the name of a preset, a mapping of sites to
             these, or None.
         learn_initial_state: adds the parameter ``h_0`` ``(D * num_layers, H)``.
-            ``"from_input"`` adds ``{name}_0_weight`` ``(D * num_layers, ·, I)`` too: a row begins
+            ``"from_input"`` adds ``h_0_weight`` ``(D * num_layers, H, I)`` too: a row begins
             at ``h_0 + h_0_weight · mean``, where mean is over its real frames in this call.
         initial_noise: standard deviation of Gaussian noise on ``h_0`` in training, if ``hx`` is
             None. None means 0.1 for batch norm with a recurrent or joint site, else 0: without
@@ -60,8 +60,8 @@ class RNN(Sequence):
 
     Raises:
         ValueError, TypeError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or
-            that asks for the carry site, for a ``recurrent_dropout`` of what an RNN lacks, and for
-            other arguments as :class:`LSTM`.
+            that asks for the carry site, for a ``recurrent_dropout`` of c or of the candidate, and
+            for other arguments as :class:`LSTM`.
 
     Example:
         >>> rnn = rnnorm.RNN(8, 16, norm="batch")
@@ -114,7 +114,7 @@ class RNN(Sequence):
         return _CELLS[self.nonlinearity]
 
 
-class RNNCell(Step):
+class RNNCell(OneStep):
     r"""One step of :class:`RNN`, a replacement for :class:`torch.nn.RNNCell`.
 
     Args:

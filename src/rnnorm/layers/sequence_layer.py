@@ -1,8 +1,8 @@
-"""The base of the sequence classes: their parameters, and the choice of a call's way."""
+"""The base of the sequence classes: their parameters, and which path a call takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -18,7 +18,7 @@ from rnnorm.layers.call.segments import must_cut
 from rnnorm.layers.call.sorted_batch import even
 from rnnorm.layers.initial_state import check_learned, default_noise, register_initial_state
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
-from rnnorm.layers.normalised_module import Recurrence
+from rnnorm.layers.normalised_module import NormalisedModule
 from rnnorm.layers.recurrent_dropout import (
     RecurrentDropout,
     check_recurrent_dropout,
@@ -29,7 +29,7 @@ from rnnorm.norm.spec import check_number
 from rnnorm.tracing import compiled_by_new_torch, jit_tracing, uncompiled
 
 
-class Sequence(Recurrence, nn.RNNBase):
+class SequenceLayer(NormalisedModule, nn.RNNBase):
     """Base of RNN, LSTM, GRU and Recurrent.
 
     Constructor, checks, parameters and repr are those of ``torch.nn.RNNBase``. A subclass names
@@ -156,7 +156,7 @@ class Sequence(Recurrence, nn.RNNBase):
         input: Tensor | PackedSequence,
         hx: Any = None,
         *,
-        lengths: Tensor | SequenceOf[int] | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
         step: int | Tensor | None = None,
         reset: Tensor | PackedSequence | None = None,
         return_states: bool = False,
@@ -211,7 +211,7 @@ class Sequence(Recurrence, nn.RNNBase):
                 return found  # type: ignore[no-any-return]
         if isinstance(input, Tensor) and input.is_nested:
             # a subclass may return more from its forward
-            forward = partial(Sequence.forward, self, hx=hx, step=step)
+            forward = partial(SequenceLayer.forward, self, hx=hx, step=step)
             return uncompiled(jagged.run)(forward, input, lengths, reset, return_states)
         packed = isinstance(input, PackedSequence)
         data: Tensor = input.data if packed else input  # type: ignore[assignment]

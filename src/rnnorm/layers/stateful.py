@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from rnnorm.cells.cell import State
 from rnnorm.layers.call import jagged
 from rnnorm.layers.call.autocast import autocast_dtype
 from rnnorm.layers.call.sorted_batch import check_lengths, count_rows
-from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.tracing import exporting, jit_tracing, transformed
 
 
@@ -70,8 +69,8 @@ class Stateful(nn.Module):
         tensor([25,  5, 25])
     """
 
-    def __init__(self, layer: Sequence) -> None:
-        if not isinstance(layer, Sequence):
+    def __init__(self, layer: SequenceLayer) -> None:
+        if not isinstance(layer, SequenceLayer):
             raise TypeError(
                 "layer must be an LSTM, GRU, RNN or Recurrent of rnnorm, got "
                 f"{type(layer).__name__} of {type(layer).__module__}"
@@ -108,14 +107,15 @@ class Stateful(nn.Module):
             return 0
         return kept.age if kept.anew is None else torch.where(kept.anew, 0, kept.age)
 
-    def reset(self, rows: Tensor | SequenceOf[int] | SequenceOf[bool] | int | None = None) -> None:
+    def reset(self, rows: Tensor | Sequence[int] | Sequence[bool] | int | None = None) -> None:
         """Let rows begin anew at the next call, as the layer begins a call without ``hx``.
 
         The states of the other mode (training or evaluation) stay.
 
         Args:
             rows: indices of rows, or a bool for each row; None for all, after which the number of
-                rows may be another.
+                rows may be another. Before the first call there is no state, and ``rows`` is not
+                looked at.
 
         Raises:
             TypeError: if ``rows`` are neither integers nor bools.
@@ -135,7 +135,7 @@ class Stateful(nn.Module):
     def forward(
         self,
         input: Tensor | PackedSequence,
-        lengths: Tensor | SequenceOf[int] | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
         reset: Tensor | PackedSequence | None = None,
     ) -> Any:
         """Run the layer from where the call before has stopped.
@@ -327,7 +327,7 @@ def _from_the_first_frame(
 def _ages_after(
     age: int | Tensor,
     input: Tensor | PackedSequence,
-    lengths: Tensor | SequenceOf[int] | None,
+    lengths: Tensor | Sequence[int] | None,
     reset: Tensor | PackedSequence | None,
     batch_first: bool,
 ) -> int | Tensor:

@@ -13,9 +13,9 @@ from torch.nn.utils.parametrize import is_parametrized
 from rnnorm.layers.gru import GRU, GRUCell
 from rnnorm.layers.lstm import LSTM, LSTMCell
 from rnnorm.layers.normalised_module import warn_without_statistic
-from rnnorm.layers.one_step import Step
+from rnnorm.layers.one_step import OneStep
 from rnnorm.layers.rnn import RNN, RNNCell
-from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.layers.stateful import Stateful
 from rnnorm.model.freeze import UNDO_FIRST
 from rnnorm.norm.population import Population
@@ -34,10 +34,11 @@ _CELLS: dict[type, Callable[..., nn.Module]] = {
 def fold(model: Model) -> Model:
     """Copy a model with its layers as torch.nn's, the statistics multiplied into the weights.
 
-    This is exact for a GRU or RNN with batch normalisation at any of its sites, for an LSTM
-    without the cell and the carry site, and without a norm. All steps must share one row of
-    statistics: ``population="shared"`` or, for the input, the sequence scope. The layers of the
-    copy take no ``lengths``, ``step`` or ``reset``. A warning says if no statistic was taken yet.
+    This is exact for a GRU or RNN with batch normalisation at any of its sites, for an LSTM whose
+    cell and carry sites are not normalised, and for all three without a norm. All steps must share
+    one row of statistics: ``population="shared"`` or, for the input, the sequence scope. The layers
+    of the copy take no ``lengths``, ``step`` or ``reset``. A warning says if no statistic was taken
+    yet.
 
     Args:
         model: a layer of rnnorm, or a model with some; it is not changed.
@@ -55,9 +56,9 @@ def fold(model: Model) -> Model:
     plain = copy.deepcopy(model).eval()
     folded: dict[nn.Module, nn.Module] = {}
     for name, module in plain.named_modules():
-        if isinstance(module, Sequence):
+        if isinstance(module, SequenceLayer):
             folded[module] = _sequence(module, name or type(module).__name__)
-        elif isinstance(module, Step):
+        elif isinstance(module, OneStep):
             folded[module] = _step(module, name or type(module).__name__)
     for module in list(plain.modules()):
         for name, child in module._modules.items():
@@ -74,13 +75,13 @@ def _refuse(module: nn.Module, name: str) -> None:
             f"{name}: Stateful passes step and reset, which torch.nn's layers do not take: fold "
             "its layer, and carry the states yourself"
         )
-    ours = any(isinstance(own, Sequence | Step) for own in module.modules())
+    ours = any(isinstance(own, SequenceLayer | OneStep) for own in module.modules())
     if ours and hasattr(module, "_orig_mod"):
         raise ValueError(
             f"{name}: it must not be compiled, since torch would run the layer as it was: fold "
             "first, then call torch.compile"
         )
-    if not isinstance(module, Sequence | Step):
+    if not isinstance(module, SequenceLayer | OneStep):
         return
     if is_parametrized(module):
         raise ValueError(
@@ -93,7 +94,7 @@ def _refuse(module: nn.Module, name: str) -> None:
         )
 
 
-def _sequence(layer: Sequence, name: str) -> nn.Module:
+def _sequence(layer: SequenceLayer, name: str) -> nn.Module:
     kind = _SEQUENCES.get(type(layer))
     reset_after = getattr(layer.cell, "reset_after", True)
     extra = {
@@ -126,7 +127,7 @@ def _sequence(layer: Sequence, name: str) -> nn.Module:
     return plain.eval()
 
 
-def _step(cell: Step, name: str) -> nn.Module:
+def _step(cell: OneStep, name: str) -> nn.Module:
     kind = _CELLS.get(type(cell))
     if kind is None:
         raise ValueError(f"{name}: torch.nn has no {type(cell).__name__}")
@@ -143,13 +144,13 @@ def _step(cell: Step, name: str) -> nn.Module:
     return plain.eval()
 
 
-def _shifts(layer: Sequence | Step) -> bool:
+def _shifts(layer: SequenceLayer | OneStep) -> bool:
     """Tell whether means have to be subtracted, which takes a bias."""
     return bool(layer.cell.active_sites(layer.norm))
 
 
 @torch.no_grad()
-def _fill(plain: nn.Module, layer: Sequence | Step, suffix: str, name: str) -> None:
+def _fill(plain: nn.Module, layer: SequenceLayer | OneStep, suffix: str, name: str) -> None:
     """Fill one layer in one direction with ``γ (W z - μ) / σ + b``, which is affine in z."""
     affine: dict[str, tuple[Tensor, Tensor]] = {}
     for site, norm in layer.cell.norms(layer.norm).items():

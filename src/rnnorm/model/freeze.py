@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from rnnorm.layers.normalised_module import Recurrence, warn_without_statistic
+from rnnorm.layers.normalised_module import NormalisedModule, warn_without_statistic
 from rnnorm.norm.frozen_population import FrozenPopulation
 from rnnorm.norm.population import Population
 
@@ -53,7 +53,7 @@ def freeze(model: Model) -> Model:
                 module._modules[name] = FrozenPopulation(child)
     model.requires_grad_(False)
     for module in model.modules():
-        if isinstance(module, Recurrence):
+        if isinstance(module, NormalisedModule):
             module._frozen = True
         if isinstance(module, nn.RNNBase):
             # cuDNN wants the weights in one block, deepcopy has copied them one by one

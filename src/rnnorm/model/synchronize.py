@@ -8,7 +8,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rnnorm.layers.normalised_module import Recurrence
+from rnnorm.layers.normalised_module import NormalisedModule
 from rnnorm.layers.ranks import Ranks, all_reduce
 from rnnorm.norm.frozen_population import FrozenPopulation
 from rnnorm.norm.population import Population
@@ -48,7 +48,7 @@ def synchronize(model: Model, process_group: Any = None) -> Model:
 def set_ranks(model: Model, ranks: Ranks | None) -> Model:
     """Synchronise the layers of a model over ``ranks``, or end it with None."""
     for module in model.modules():
-        if isinstance(module, Recurrence):
+        if isinstance(module, NormalisedModule):
             module.ranks = ranks
     return model
 

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import PackedSequence
 
-from rnnorm.layers.normalised_module import Recurrence, temporarily
+from rnnorm.layers.normalised_module import NormalisedModule, temporarily
 from rnnorm.layers.stateful import states_apart
 from rnnorm.model.synchronize import sum_over_ranks
 from rnnorm.norm.frozen_population import FrozenPopulation, unfrozen_populations
@@ -79,7 +79,7 @@ def update_bn(
         # stacklevel names the caller, across the wrapper of no_grad
         warnings.warn("model has no batch norm layer: there is nothing to update", stacklevel=3)
         return
-    layers = [m for m in modules if isinstance(m, Recurrence) and not m.frozen()]
+    layers = [m for m in modules if isinstance(m, NormalisedModule) and not m.frozen()]
     active = [*populations, *layers]
     before = {module: copy_buffers(module) for module in populations}
     try:

@@ -243,7 +243,7 @@ class Population(nn.Module):
             batches: the numbers of ``num_batches_tracked``, if they are at hand.
 
         Returns:
-            None if one of these rows has no count, so that another row serves its step.
+            None if one of these rows has no count, so another row serves its step.
         """
         counts = self._buffer("num_batches_tracked")
         length, stop = len(counts) if batches is None else len(batches), first + steps

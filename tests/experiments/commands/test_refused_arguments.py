@@ -244,10 +244,10 @@ def test_a_name_that_the_system_refuses_is_told_in_one_line(command, capsys):
         ),
         (["demo", "--picture=page.html"], "a picture must end with .png, .svg, .pdf or the like"),
         (["demo", "--picture=folder"], "folder is a folder: name a file"),
-        (["demo", "--picture=file/one.png"], "file is no folder: it is a file"),
-        (["fit", "demo/digits-bn", "--run-dir=file/run"], "file is no folder: it is a file"),
-        (["bench", "--out=file"], "file is no folder"),
-        (["bench", "demo/digits-bn", "--out=file"], "file is no folder"),
+        (["demo", "--picture=file/one.png"], "file is not a folder: it is a file"),
+        (["fit", "demo/digits-bn", "--run-dir=file/run"], "file is not a folder: it is a file"),
+        (["bench", "--out=file"], "file is not a folder"),
+        (["bench", "demo/digits-bn", "--out=file"], "file is not a folder"),
     ],
 )
 def test_where_nothing_can_be_written_nothing_is_done_first(arguments, said, capsys):
@@ -269,7 +269,7 @@ def test_a_models_refusal_is_told_in_its_own_words(capsys):
 
 def test_demo_wants_a_folder(capsys, tmp_path):
     (tmp_path / "file").touch()
-    assert f"{tmp_path / 'file'} is no folder" in failure(
+    assert f"{tmp_path / 'file'} is not a folder" in failure(
         ["demo", "--out", str(tmp_path / "file")], capsys
     )
 
@@ -278,7 +278,7 @@ def test_demo_wants_a_folder(capsys, tmp_path):
     ("words", "said"),
     [
         (["compare", "demo/digits-bn", f"--seeds={10**20}"], "seeds must be at most 10,000, got 1"),
-        (["test", "demo/digits-bn", "--ckpt="], ". is no whole checkpoint: "),
+        (["test", "demo/digits-bn", "--ckpt="], ". is not a whole checkpoint: "),
     ],
 )
 def test_arguments_of_no_sense_end_in_one_line(words, said, capsys):

@@ -27,7 +27,7 @@ def test_a_file_is_refused_where_a_folder_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match=r"--data-dir .*file is a file: name .* with it"):
         users_folder(tmp_path / "file", "it")
-    with pytest.raises(NotADirectoryError, match="file is no folder: it is a file"):
+    with pytest.raises(NotADirectoryError, match="file is not a folder: it is a file"):
         refuse_file(tmp_path / "file" / "inner" / "run")
     refuse_file(tmp_path / "folder" / "run")
 

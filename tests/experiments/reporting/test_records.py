@@ -22,7 +22,7 @@ from tools.results.record import record, results
 
 def test_a_storage_without_a_study_is_refused(folder, tmp_path):
     (tmp_path / "new.journal").touch()
-    with pytest.raises(ValueError, match=r"journal:.*new\.journal is no study: it is empty"):
+    with pytest.raises(ValueError, match=r"journal:.*new\.journal is not a study: it is empty"):
         results([f"journal:{tmp_path}/new.journal"], docs=folder.parent)
 
 

@@ -117,7 +117,7 @@ def test_the_lock_of_a_process_that_was_killed_is_released(journal, monkeypatch)
 def test_a_file_that_is_no_journal_is_refused_and_left_as_it_is(tmp_path, text, line, byte):
     path = tmp_path / "notes"
     path.write_text(text)
-    said = rf"journal:{path} is no study: line {line}, from byte {byte} on, is no JSON object"
+    said = rf"journal:{path} is not a study: line {line}, from byte {byte} on, is not a JSON object"
     for opened in (write, lambda path: status(f"journal:{path}")):
         with pytest.raises(ValueError, match=said):
             opened(path)
@@ -127,7 +127,7 @@ def test_a_file_that_is_no_journal_is_refused_and_left_as_it_is(tmp_path, text, 
 @pytest.mark.parametrize("line", ['{"op_code":0}', '{"op_code":99}', '{"op_code":4}'])
 def test_a_line_that_says_nothing_is_refused_with_the_journals_name(tmp_path, line):
     (tmp_path / "study.journal").write_text(f"{line}\n")
-    with pytest.raises(ValueError, match=r"journal:\S*study\.journal is no study: "):
+    with pytest.raises(ValueError, match=r"journal:\S*study\.journal is not a study: "):
         write(tmp_path / "study.journal")
 
 

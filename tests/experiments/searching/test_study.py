@@ -21,10 +21,10 @@ def database(path, *statements):
 
 def both_refuse(folder, what):
     before = (folder / "study.db").read_bytes()
-    with pytest.raises(ValueError, match=rf"study\.db is no study: {what}"):
+    with pytest.raises(ValueError, match=rf"study\.db is not a study: {what}"):
         read_search(folder)
     with (
-        pytest.raises(ValueError, match=rf"study\.db is no study: {what}"),
+        pytest.raises(ValueError, match=rf"study\.db is not a study: {what}"),
         open_study(folder, {}, SCORE),
     ):
         pass
@@ -100,5 +100,5 @@ def test_a_broken_number_in_a_study_is_refused(tmp_path):
     with open_study(tmp_path, {"recipe": "r"}, SCORE):
         pass
     database(tmp_path / "study.db", "UPDATE study_user_attributes SET value_json = '[1'")
-    with pytest.raises(ValueError, match=r"study\.db is no study"):
+    with pytest.raises(ValueError, match=r"study\.db is not a study"):
         read_search(tmp_path)

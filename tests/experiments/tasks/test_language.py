@@ -297,7 +297,7 @@ def test_dropout_is_of_training_alone():
         ({"norm": "group"}, "group"),
         (
             {"cell": "GRU", "forget_bias": 1.0},
-            r"forget_bias must be None \(null\) but for an LSTM .*, got 1.0 for GRU\(",
+            r"forget_bias must be None \(null\) except for an LSTM .*, got 1.0 for GRU\(",
         ),
         ({"norm_stabilizer": -1.0}, "norm_stabilizer must .*got -1"),
         ({"learn_initial_state": "from_input"}, "must be True or False for a text, .*'from_input'"),

@@ -115,7 +115,7 @@ def test_statistics_of_another_kind_need_an_estimate(tiny, trained):
     run = trained("bn", tiny)
     with pytest.raises(ValueError, match=r"population.*; rnnorm test --estimate takes other"):
         measure(run.folder, overrides=[SHARED])
-    with pytest.raises(ValueError, match=r"trained otherwise: .*gamma"):
+    with pytest.raises(ValueError, match=r"trained with other settings: .*gamma"):
         measure(run.folder, estimate=True, overrides=[SHARED, "--model.norm_options.gamma=1"])
 
 

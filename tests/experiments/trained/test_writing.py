@@ -146,7 +146,9 @@ def test_a_checkpoint_without_a_vocabulary_is_refused(checkpoints, tmp_path):
         WholeFiles().save_checkpoint(
             {key: value for key, value in state.items() if key != "SentenceData"} | kept, path
         )
-        with pytest.raises(ValueError, match="is no checkpoint of SentenceData: it has no vocab"):
+        with pytest.raises(
+            ValueError, match="is not a checkpoint of SentenceData: it has no vocab"
+        ):
             write(run)
 
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from rnnorm.experiments.training import checkpoint as checkpoint_file
-from rnnorm.experiments.training import keep as last_and_best
+from rnnorm.experiments.training import checkpointing
 from rnnorm.experiments.training.checkpoint import (
     WholeFiles,
     load_weights,
     newest_checkpoint,
     read_checkpoint,
 )
+from rnnorm.experiments.training.checkpointing import KeepLastAndBest
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.keep import KeepLastAndBest
 from rnnorm.experiments.training.score import Score
 
 
@@ -117,7 +117,7 @@ class Saving:
 
 
 def test_a_broken_checkpoint_never_takes_the_place_of_the_one_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(last_and_best, "log_now", lambda trainer: None)
+    monkeypatch.setattr(checkpointing, "log_now", lambda trainer: None)
     keep, trainer = KeepLastAndBest(tmp_path, Score("accuracy", "max"), every_n_steps=3), Saving()
     trainer.is_last_batch = True
     keep.broken = True
@@ -153,7 +153,7 @@ def assert_every_flip_is_refused(path, bits):
         try:
             state = read_checkpoint(path)
         except ValueError as error:
-            assert str(error).startswith(f"{path} is no whole checkpoint: ")  # noqa: PT017
+            assert str(error).startswith(f"{path} is not a whole checkpoint: ")  # noqa: PT017
         else:
             # the mark alone was hit that says where the digest is: all else is what was written
             assert torch.equal(state["state_dict"]["a"], STATE["state_dict"]["a"])
@@ -178,7 +178,7 @@ def test_a_flipped_bit_in_a_tensor_is_found_without_a_digest_too(tmp_path):
     start = data.index(STATE["state_dict"]["a"].numpy().tobytes())
     for bit in range(8 * start, 8 * start + 3200, 7):
         path.write_bytes(flipped(data, bit))
-        with pytest.raises(ValueError, match=r"is no whole checkpoint: the checksum of .*data"):
+        with pytest.raises(ValueError, match=r"is not a whole checkpoint: the checksum of .*data"):
             read_checkpoint(path)
 
 
@@ -199,7 +199,7 @@ def test_torch_reads_a_checkpoint_with_a_digest(tmp_path):
 def test_a_state_of_another_form_is_refused_by_name(tmp_path, change, said):
     path = tmp_path / "last.ckpt"
     torch.save(STATE | change, path)
-    with pytest.raises(ValueError, match=rf"last\.ckpt is no checkpoint of a training: {said}"):
+    with pytest.raises(ValueError, match=rf"last\.ckpt is not a checkpoint of a training: {said}"):
         read_checkpoint(path)
     (name,) = change
     torch.save({k: v for k, v in STATE.items() if k != name}, path)
@@ -218,7 +218,7 @@ def test_a_broken_checkpoint_is_refused_by_name(tmp_path, size):
     path = tmp_path / "last.ckpt"
     WholeFiles().save_checkpoint({"state_dict": {"a": torch.ones(100)}}, path)
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint"):
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a whole checkpoint"):
         read_checkpoint(path)
 
 
@@ -226,7 +226,7 @@ def test_a_folder_in_the_place_of_a_checkpoint_is_none(tmp_path, capsys):
     (tmp_path / "last.ckpt").mkdir()
     WholeFiles().save_checkpoint(STATE, tmp_path / "previous.ckpt")
     assert newest_checkpoint(tmp_path)[0] == tmp_path / "previous.ckpt"
-    assert "last.ckpt is no whole checkpoint" in capsys.readouterr().err
+    assert "last.ckpt is not a whole checkpoint" in capsys.readouterr().err
     with pytest.raises(OSError, match="could not write a checkpoint") as error:
         WholeFiles().save_checkpoint(STATE, tmp_path / "last.ckpt")
     assert "whole at" not in str(error.value)
@@ -237,12 +237,12 @@ def test_a_broken_checkpoint_is_answered_with_the_whole_ones_beside_it(tmp_path)
     for path, step in ((last, 9), (before, 8), (best, 7)):
         WholeFiles().save_checkpoint(STATE | {"global_step": step}, path)
     last.write_bytes(last.read_bytes()[:500])
-    with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint: ") as error:
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a whole checkpoint: ") as error:
         read_checkpoint(last)
     assert str(error.value).endswith(f". Whole beside it: {before} (step 8), {best} (step 7)")
     best.write_bytes(b"")
     before.unlink()
-    with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint: ") as error:
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a whole checkpoint: ") as error:
         read_checkpoint(last)
     assert "beside" not in str(error.value)
 

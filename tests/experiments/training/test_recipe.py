@@ -221,7 +221,9 @@ def test_a_run_s_configuration_is_a_recipe(tmp_path):
 def test_a_key_without_a_value_is_missing(tmp_path, empty):
     path = tmp_path / "own.yaml"
     path.write_text(f"base: demo/digits-bn\n{empty}:\n")
-    with pytest.raises(ValueError, match=r"own\.yaml is no recipe: it needs the keys 'model' and"):
+    with pytest.raises(
+        ValueError, match=r"own\.yaml is not a recipe: it needs the keys 'model' and"
+    ):
         read_recipe(str(path))
 
 

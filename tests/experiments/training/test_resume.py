@@ -247,7 +247,7 @@ def test_a_broken_checkpoint_is_replaced_by_another_one(
     fit(resume=folder)
     said = capsys.readouterr()
     step = {"previous.ckpt": 8, "best.ckpt": 7}[taken]
-    assert "last.ckpt is no whole checkpoint: its checksum is another one" in said.err
+    assert "last.ckpt is not a whole checkpoint: its checksum is another one" in said.err
     assert f"taking {kept / taken} instead, of step {step}" in said.err
     assert f"resuming at step {step}" in said.out
     assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])

@@ -25,7 +25,7 @@ def test_resume_refuses_another_model_or_order_and_stays_resumable(tmp_path, tin
         fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=2, callbacks=[KillAt(4)])
     before = (folder / "config.yaml").read_bytes()
     for override, said in OTHERS.items():
-        with pytest.raises(ValueError, match=f"last.ckpt was trained otherwise: .*{said}"):
+        with pytest.raises(ValueError, match=f"last.ckpt was trained with other .*: .*{said}"):
             fit(resume=folder, overrides=[override])
     assert (folder / "config.yaml").read_bytes() == before
     assert fit(resume=folder).trainer.global_step == 21
@@ -47,7 +47,7 @@ def test_without_a_checkpoint_too_another_model_or_order_is_refused(tmp_path, ti
     before = (folder / "config.yaml").read_bytes()
     for override, said in OTHERS_WITHOUT_A_CHECKPOINT.items():
         told = f"{said}, so begin a new training with another --run-dir$"
-        with pytest.raises(ValueError, match=f"run was trained otherwise: .*{told}"):
+        with pytest.raises(ValueError, match=f"run was trained with other settings: .*{told}"):
             fit(resume=folder, overrides=[override])
     assert (folder / "config.yaml").read_bytes() == before
     assert fit(resume=folder, overrides=["--data.eval_batch_size=90"]).trainer.global_step == 21
@@ -77,7 +77,7 @@ def test_broken_checkpoints_leave_the_configuration_alone(tmp_path, tiny):
     before = (folder / "config.yaml").read_bytes()
     for path in run.last_checkpoint.parent.iterdir():
         path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"last\.ckpt is no whole checkpoint.*best\.ckpt is no"):
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a whole checkpoint.*best\.ckpt is no"):
         fit(resume=folder, overrides=["--trainer.max_epochs=2"])
     assert (folder / "config.yaml").read_bytes() == before
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_lacks_something_is_refused_by_name(tmp_path, tiny):
 
     for name in ("optimizer_states", "loops", "callbacks", "lr_schedulers"):
         lacks = {key: value for key, value in state.items() if key != name}
-        refused(lacks, rf"last\.ckpt is no checkpoint of a training: it has no '{name}'")
+        refused(lacks, rf"last\.ckpt is not a checkpoint of a training: it has no '{name}'")
         refused(lacks | {name: 7}, rf"last\.ckpt is .*: its '{name}' must be of type")
     refused(state | {"callbacks": {}}, r"last\.ckpt is .*: it has no 'Clock'")
     refused(state | {"loops": {"fit_loop": 7}}, r"cannot resume from .*last\.ckpt: ")
@@ -132,7 +132,7 @@ def test_resume_refuses_to_learn_otherwise_and_stays_resumable(tmp_path, tiny):
     fit(str(recipe), run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
     before = (folder / "config.yaml").read_bytes()
     for override, said in LEARNS_OTHERWISE:
-        with pytest.raises(ValueError, match=f"run was trained otherwise: .*{said}"):
+        with pytest.raises(ValueError, match=f"run was trained with other settings: .*{said}"):
             fit(resume=folder, overrides=["--trainer.max_epochs=2", override])
     assert (folder / "config.yaml").read_bytes() == before
     # what it is anyway may be said again
@@ -171,24 +171,24 @@ def test_resume_refuses_what_is_no_run(tmp_path):
     [
         ("run.json", b"{recipe", r"run\.json is not JSON: Expecting"),
         ("run.json", b"\xff", r"run\.json is not JSON"),
-        ("run.json", b"{}", r"run\.json is of no run"),
-        ("run.json", b"null", r"run\.json is of no run: it must be an object, got null"),
-        ("run.json", b"[1]", r"run\.json is of no run: it must be an object, got \[1\]"),
+        ("run.json", b"{}", r"run\.json is not a run's file"),
+        ("run.json", b"null", r"run\.json is not a run's file: it must be an object, got null"),
+        ("run.json", b"[1]", r"run\.json is not a run's file: it must be an object, got \[1\]"),
         ("run.json", b"[" * 10**5, r"run\.json is not JSON"),
         (
             "run.json",
             b'{"recipe": "a", "scale": "paper", "about": null}',
-            r"run\.json is of no run: it needs the key 'about', with a value of type dict",
+            r"run\.json is not a run's file: it needs the key 'about', with a value of type dict",
         ),
         (
             "run.json",
             b'{"recipe": "a", "scale": "paper", "about": {}, "overrides": [1]}',
-            r"run\.json is of no run: overrides must be a list of words, got \[1\]",
+            r"run\.json is not a run's file: overrides must be a list of words, got \[1\]",
         ),
         (
             "run.json",
             b'{"recipe": "a", "scale": "paper", "about": {}, "start": 1}',
-            r"run\.json is of no run: start must be a path, got 1",
+            r"run\.json is not a run's file: start must be a path, got 1",
         ),
         (
             "run.json",
@@ -205,7 +205,7 @@ def test_resume_refuses_what_is_no_run(tmp_path):
             b'{"recipe": "a", "scale": "small", "about": {"small": 1}}',
             r"run\.json: about\.small must be str, got 1",
         ),
-        ("config.yaml", b"", r"config\.yaml is no recipe"),
+        ("config.yaml", b"", r"config\.yaml is not a recipe"),
         ("config.yaml", b"\xff", r"config\.yaml is not YAML"),
         ("config.yaml", b"model: [", r"config\.yaml is not YAML"),
     ],

@@ -4,7 +4,7 @@ from lightning.pytorch import LightningModule
 
 from rnnorm.experiments.tasks.language.model import LanguageModel
 from rnnorm.experiments.tasks.pixels import PixelClassifier
-from rnnorm.experiments.training.keep import KeepLastAndBest
+from rnnorm.experiments.training.checkpointing import KeepLastAndBest
 from rnnorm.experiments.training.score import Metric, Score, score_of
 
 

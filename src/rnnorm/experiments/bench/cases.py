@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 import rnnorm
 from rnnorm.experiments.bench.layers import Shape
 from rnnorm.kernels.call import Request
-from rnnorm.layers.sequence_layer import Sequence
+from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.norm.presets import resolve
 from rnnorm.norm.spec import BatchNorm, Norm
 
@@ -94,7 +94,7 @@ class Drawn(NamedTuple):
         reset: ``(T, B)`` bool, where rows begin anew, or None.
     """
 
-    layer: Sequence
+    layer: SequenceLayer
     leaves: list[Tensor]
     upstream: list[Tensor]
     lengths: Tensor | None
@@ -306,9 +306,9 @@ def _draw(case: Case, seed: int) -> Drawn:
     return Drawn(layer, own, upstream, lengths, step, reset)
 
 
-def _layer(cell: str, norm: str | Norm | None, inputs: int, H: int) -> Sequence:
+def _layer(cell: str, norm: str | Norm | None, inputs: int, H: int) -> SequenceLayer:
     """Build a layer of a cell with a norm."""
     name, options = CELLS[cell]
     # noise would hide a wrong result
     made = getattr(rnnorm, name)(inputs, H, norm=norm, initial_noise=0.0, **options)
-    return cast(Sequence, made)
+    return cast(SequenceLayer, made)

@@ -32,7 +32,7 @@ from rnnorm.experiments.bench.timing import captured, interleave, launched, repe
 from rnnorm.experiments.writing import partial_of, refuse_folder, write_whole
 from rnnorm.kernels import dispatch, replayed_reference
 from rnnorm.kernels.call import UncoveredError
-from rnnorm.kernels.precision import multiplied
+from rnnorm.kernels.precision import products_in
 
 TIMED = (
     Shape(64, 100, 1, 100),
@@ -113,7 +113,7 @@ def check(
     wanted = list(all_cases() if cases is None else cases)
     print(f"\nlargest error as a multiple of the scale of rounding, at most {LIMIT:g}", flush=True)
     # the scale of rounding is that of float32, not of tf32
-    with multiplied("ieee") if device == "cuda" else nullcontext():
+    with products_in("ieee") if device == "cuda" else nullcontext():
         found = _examined(wanted, kernels, torch_device, begin + budget)
     examined = sum(map(len, found.values()))
     lines: list[Record] = []

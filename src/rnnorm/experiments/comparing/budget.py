@@ -54,7 +54,7 @@ class Budget:
         )
 
     def ended(self, outcome: Outcome) -> bool:
-        """Tell whether a training had these minutes, after which none of its steps began."""
+        """Tell whether a training used up these minutes, so that no further step began."""
         return self.minutes is not None and math.isclose(outcome.minutes or 0.0, self.minutes)
 
     def cut(self, curves: Sequence[Curve], ended: Sequence[bool] = ()) -> list[Curve]:

@@ -245,7 +245,7 @@ class SimilarLengths(Minibatches[Batch]):
         return [batches[i] for i in random.permutation(len(batches))]
 
 
-def padding_mask(lengths: Tensor, steps: int) -> Tensor:
+def frame_mask(lengths: Tensor, steps: int) -> Tensor:
     """Return a mask ``(steps, B)`` that is True at the steps of each row and False in the padding.
 
     Args:

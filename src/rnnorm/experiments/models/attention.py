@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rnnorm.experiments.data.batches import padding_mask
+from rnnorm.experiments.data.batches import frame_mask
 
 
 class Attention(nn.Module):
@@ -51,7 +51,7 @@ class Attention(nn.Module):
         Returns:
             g ``(B, hidden_size)`` and s ``(T, B)``, 0 in the padding.
         """
-        inside = padding_mask(lengths.to(y.device), len(y))
+        inside = frame_mask(lengths.to(y.device), len(y))
         rows = inside.nonzero()[:, 1]
         # padded frames are left out of the product, so that statistics do not see them
         term = self.query_to_match(u)[rows]
@@ -124,7 +124,7 @@ class LuongAttention(nn.Module):
             y: outputs of the encoder ``(S, B, memory_size)``.
             lengths: outputs of each row ``(B,)``.
         """
-        inside = padding_mask(lengths.to(y.device), len(y)).T
+        inside = frame_mask(lengths.to(y.device), len(y)).T
         y = y.transpose(0, 1)
         return Memory(y, self.key(y), inside)
 

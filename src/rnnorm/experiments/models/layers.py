@@ -136,7 +136,7 @@ def set_forget_bias(rnn: nn.RNNBase, value: float | None) -> None:
         rnnorm.init.forget_bias_(rnn, value)
     except ValueError:
         raise ValueError(
-            f"forget_bias must be None (null) but for an LSTM with biases, got {value} for {rnn}"
+            f"forget_bias must be None (null) except for an LSTM with biases, got {value} for {rnn}"
         ) from None
 
 
@@ -150,6 +150,6 @@ def _spec(
         *others, last = map(repr, specs)
         known = f"{', '.join(others)} or {last}"
         raise ValueError(
-            f"{argument}_options need {argument} to be {known}, got {name!r}: null takes them away"
+            f"{argument}_options need {argument} to be {known}, got {name!r}: null removes them"
         )
     return name

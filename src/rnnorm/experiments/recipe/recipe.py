@@ -171,7 +171,7 @@ def _with_base(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
 def _check(config: Any, path: Path) -> dict[str, Any]:
     """Check the types of a configuration's parts and return it."""
     if not isinstance(config, dict) or None in (config.get("model"), config.get("data")):
-        raise ValueError(f"{path} is no recipe: it needs the keys 'model' and 'data'")
+        raise ValueError(f"{path} is not a recipe: it needs the keys 'model' and 'data'")
     for key in ("trainer", "model", "data"):
         part = config.get(key, {})
         if key != "trainer" and isinstance(part, str):

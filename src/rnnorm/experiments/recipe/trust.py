@@ -45,7 +45,7 @@ def only_trusted_classes() -> Iterator[None]:
     if trusts():
         yield
         return
-    from rnnorm.experiments.private import checked_imports
+    from rnnorm.experiments.private_apis import checked_imports
 
     refused: list[str] = []
 
@@ -68,8 +68,8 @@ def only_trusted_classes() -> Iterator[None]:
         if refused:
             raise UntrustedError(
                 f"{refused[0]} is no optimizer, schedule, callback, model, data or part of a "
-                "trainer that rnnorm, torch or lightning defines, so that its code would run: add "
-                "--trust if you trust who wrote it"
+                "trainer that rnnorm, torch or lightning defines: to build it would run its code. "
+                "Add --trust if you trust who wrote it"
             ) from None
 
 

@@ -203,7 +203,7 @@ def _share(
             raise RuntimeError(f"{finished}: every worker was refused, as it says above")
         raise RuntimeError(
             f"{finished}, and no worker is left: they ended with {', '.join(map(str, codes))}. "
-            "The same command goes on"
+            "Repeat the command to resume"
         )
     return found
 

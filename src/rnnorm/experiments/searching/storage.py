@@ -75,7 +75,7 @@ def naming_file(path: object) -> Iterator[None]:
         # SQLite raises an error of its own, which says so
         if "disk is full" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
-        raise ValueError(f"{path} is no study: {str(error).partition(chr(10))[0]}") from None
+        raise ValueError(f"{path} is not a study: {str(error).partition(chr(10))[0]}") from None
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def naming_storage(url: str | None) -> Iterator[None]:
     except (OptunaError, SQLAlchemyError) as error:
         name = "the study" if url is None else without_password(url)
         reason = str(error.__cause__ or error).partition("\n")[0]
-        raise RuntimeError(f"{name} failed: {reason}. The same command goes on") from error
+        raise RuntimeError(f"{name} failed: {reason}. Repeat the command to resume") from error
 
 
 @contextmanager
@@ -157,8 +157,8 @@ def _file(url: str) -> Path | None:
     # SQLAlchemy would drop the text behind a ? that is not an option
     if "?" in url and not made.query:
         raise ValueError(
-            f"storage must be a URL, in which ? begins options, got {url!r}: name another file, or "
-            "it by journal:FILE, which is no URL"
+            f"storage must be a URL, in which ? begins options, got {url!r}: choose the name of a "
+            "file without ?, or write journal:FILE"
         )
     return Path(database)
 
@@ -207,7 +207,7 @@ def check_journal(path: Path) -> tuple[int, int] | None:
                 begins += len(line)
                 continue
             raise ValueError(
-                f"line {number}, from byte {begins} on, is no JSON object with op_code: "
+                f"line {number}, from byte {begins} on, is not a JSON object with op_code: "
                 f"{line[:40]!r}"
             )
     return None

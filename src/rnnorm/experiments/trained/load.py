@@ -95,7 +95,7 @@ class Trained(NamedTuple):
         entries = data_state(self.state, data)
         if not isinstance(entries, dict) or name not in entries:
             what = type(data).__name__
-            raise ValueError(f"{self.checkpoint} is no checkpoint of {what}: it has no {name}")
+            raise ValueError(f"{self.checkpoint} is not a checkpoint of {what}: it has no {name}")
         return entries[name]
 
 

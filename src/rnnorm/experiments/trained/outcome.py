@@ -163,7 +163,7 @@ def read_outcome(folder: str | Path) -> Outcome:
         }
     except (AttributeError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{last} is no checkpoint of rnnorm fit: {reason}") from None
+        raise ValueError(f"{last} is not a checkpoint of rnnorm fit: {reason}") from None
     return _outcome(folder, run, progress)
 
 

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from rnnorm.experiments.console import shorten
-from rnnorm.experiments.private import set_types, yaml_functions
+from rnnorm.experiments.private_apis import set_types, yaml_functions
 from rnnorm.experiments.recipe.options import (
     FIT_SETS,
     option_values,
@@ -174,7 +174,7 @@ class Experiment(LightningCLI):
             raise ValueError(f"the trainer cannot be made: {error}") from None
         if one_process and trainer.world_size > 1:
             raise ValueError(
-                f"trainer.devices must be 1 but for rnnorm fit, got {trainer.world_size}"
+                f"trainer.devices must be 1 except in rnnorm fit, got {trainer.world_size}"
             )
         return trainer
 

@@ -130,11 +130,13 @@ def _read(path: Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         # torch's own message recommends weights_only=False, which would run code in the file
         reason = "it is broken, or it holds more than plain types and tensors, which may run code"
-        raise ValueError(f"{path} is no whole checkpoint: {reason}") from error
+        raise ValueError(f"{path} is not a whole checkpoint: {reason}") from error
     except Exception as error:
-        raise ValueError(f"{path} is no whole checkpoint: {shorten(error)}") from error
+        raise ValueError(f"{path} is not a whole checkpoint: {shorten(error)}") from error
     if not isinstance(state, dict):
-        raise ValueError(f"{path} is no checkpoint of a training: it is a {type(state).__name__}")
+        raise ValueError(
+            f"{path} is not a checkpoint of a training: it is a {type(state).__name__}"
+        )
     require(state, path, {"state_dict": dict, "epoch": int, "global_step": int})
     return state
 
@@ -147,10 +149,10 @@ def require(state: Mapping[str, Any], path: Path, fields: Mapping[str, type]) ->
     """
     for name, kind in fields.items():
         if name not in state:
-            raise ValueError(f"{path} is no checkpoint of a training: it has no {name!r}")
+            raise ValueError(f"{path} is not a checkpoint of a training: it has no {name!r}")
         if not isinstance(state[name], kind):
             raise ValueError(
-                f"{path} is no checkpoint of a training: its {name!r} must be of type "
+                f"{path} is not a checkpoint of a training: its {name!r} must be of type "
                 f"{kind.__name__}, got {type(state[name]).__name__}"
             )
 
@@ -250,7 +252,7 @@ def check_same(
     ):
         trained, now = state.get(key, {}), dict(module.hparams)
         if not isinstance(trained, dict):
-            raise ValueError(f"{path} is no checkpoint of a training: its {key!r} is no dict")
+            raise ValueError(f"{path} is not a checkpoint of a training: its {key!r} is not a dict")
         names = [n for n in trained if n in now and n not in free and not n.startswith("_")]
         other += [
             f"{part}.init_args.{n} was {trained[n]!r} and is {now[n]!r}"
@@ -258,7 +260,7 @@ def check_same(
             if _fixed(n, trained[n], free) != _fixed(n, now[n], free)
         ]
     if other:
-        raise ValueError(f"{path} was trained otherwise: {'; '.join(other)}")
+        raise ValueError(f"{path} was trained with other settings: {'; '.join(other)}")
 
 
 def _fixed(name: str, value: Any, free: Collection[str]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from rnnorm.experiments.private import dump_checkpoint, log_now
+from rnnorm.experiments.private_apis import dump_checkpoint, log_now
 from rnnorm.experiments.training.resume import ACCUMULATING, accumulating
 from rnnorm.experiments.training.run_names import BEST, LAST, PREVIOUS
 from rnnorm.experiments.training.score import Score

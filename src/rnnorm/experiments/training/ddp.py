@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import StochasticWeightAveraging, Timer
 from lightning.pytorch.strategies import DDPStrategy
 
 from rnnorm import synchronize
-from rnnorm.experiments.private import find_unused_parameters, is_plain_launcher
+from rnnorm.experiments.private_apis import find_unused_parameters, is_plain_launcher
 from rnnorm.experiments.training.build import Experiment
 
 
@@ -82,9 +82,9 @@ def refuse_trainer(experiment: Experiment) -> None:
     given = experiment.config_init["trainer"]
     if any(isinstance(c, StochasticWeightAveraging) for c in given["callbacks"] or []):
         raise ValueError(
-            "trainer.callbacks may not hold StochasticWeightAveraging, which takes its average for "
-            "the weights after the last checkpoint: lightning.pytorch.callbacks.EMAWeightAveraging "
-            "is in every checkpoint"
+            "trainer.callbacks may not hold StochasticWeightAveraging, which averages only after "
+            "the last checkpoint: take lightning.pytorch.callbacks.EMAWeightAveraging, which every "
+            "checkpoint holds"
         )
     for name in (*_ENDS, *_COUNTS):
         value = given[name]
@@ -93,8 +93,8 @@ def refuse_trainer(experiment: Experiment) -> None:
             raise ValueError(f"trainer.{name} must be above 0 in a training, got {value}")
     if few := given["overfit_batches"]:
         raise ValueError(
-            f"trainer.overfit_batches must be 0, got {few}: the order of each epoch is another, so "
-            "that it would not take the same minibatches"
+            f"trainer.overfit_batches must be 0, got {few}: each epoch has another order, so it "
+            "would not take the same minibatches"
         )
     try:
         Timer(given["max_time"])

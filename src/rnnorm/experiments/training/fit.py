@@ -18,6 +18,7 @@ from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.training import processes
 from rnnorm.experiments.training.build import Experiment, quiet_lightning
 from rnnorm.experiments.training.checkpoint import data_state, load_weights, read_checkpoint
+from rnnorm.experiments.training.checkpointing import KeepLastAndBest
 from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.ddp import check_processes, prepare_processes, refuse_trainer
 from rnnorm.experiments.training.finite import DivergedError, StopIfNotFinite
@@ -29,7 +30,6 @@ from rnnorm.experiments.training.folder import (
     refuse_existing,
     start_run,
 )
-from rnnorm.experiments.training.keep import KeepLastAndBest
 from rnnorm.experiments.training.machine import Places
 from rnnorm.experiments.training.metrics import MetricsFile, TrainingScores
 from rnnorm.experiments.training.progress import (

@@ -131,7 +131,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     """
     path = folder / "run.json"
     if not file_exists(path):
-        lacks = "it lacks run.json" if folder.is_dir() else "it is no folder"
+        lacks = "it lacks run.json" if folder.is_dir() else "it is not a folder"
         raise FileNotFoundError(f"there is no run in {folder}: {lacks}")
     data = unpack(path, "", _LIMIT)
     try:
@@ -139,24 +139,30 @@ def read_about(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(about, dict):
-        raise ValueError(f"{path} is of no run: it must be an object, got {json.dumps(about):.20}")
+        raise ValueError(
+            f"{path} is not a run's file: it must be an object, got {json.dumps(about):.20}"
+        )
     for name, kind in (("recipe", str), ("scale", str), ("about", dict)):
         if not isinstance(about.get(name), kind):
             raise ValueError(
-                f"{path} is of no run: it needs the key {name!r}, with a value of type "
+                f"{path} is not a run's file: it needs the key {name!r}, with a value of type "
                 f"{kind.__name__}"
             )
     check_keys("about", about["about"], path)
     overrides = about.get("overrides", [])
     if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
         got = json.dumps(overrides)
-        raise ValueError(f"{path} is of no run: overrides must be a list of words, got {got:.40}")
+        raise ValueError(
+            f"{path} is not a run's file: overrides must be a list of words, got {got:.40}"
+        )
     if not isinstance(start := about.get("start", ""), str):
-        raise ValueError(f"{path} is of no run: start must be a path, got {json.dumps(start):.40}")
+        raise ValueError(
+            f"{path} is not a run's file: start must be a path, got {json.dumps(start):.40}"
+        )
     samples = about.get("samples", 0)
     if not isinstance(samples, int) or samples < 0:
         raise ValueError(
-            f"{path} is of no run: samples must be a number of at least 0, got "
+            f"{path} is not a run's file: samples must be a number of at least 0, got "
             f"{json.dumps(samples):.40}"
         )
     return about

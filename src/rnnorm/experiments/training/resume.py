@@ -104,8 +104,8 @@ def refuse_another_training(folder: Path, experiment: Experiment) -> None:
         differences(_learning(before), _learning(now), template="was {!r} and is {!r}")
     ):
         raise ValueError(
-            f"the run in {folder} was trained otherwise: {'; '.join(other)}, so begin a new "
-            "training with another --run-dir"
+            f"the run in {folder} was trained with other settings: {'; '.join(other)}, so begin a "
+            "new training with another --run-dir"
         )
 
 

@@ -43,7 +43,7 @@ def cached(cache: Path, key: str) -> Path | None:
         # another process may delete it
         with contextlib.suppress(FileNotFoundError):
             found = os.lstat(path)
-            why = "" if stat.S_ISREG(found.st_mode) else "is no regular file"
+            why = "" if stat.S_ISREG(found.st_mode) else "is not a regular file"
             why = why or distrusted(found)
             if not why and path.name != f"{key}-{digest(key, path)}.so":
                 why = "is not what was written"

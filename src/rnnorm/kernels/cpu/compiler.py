@@ -73,7 +73,7 @@ def compile(header: str, numbers: str, name: str) -> Path:
     Raises:
         CompilationError: if there is no compiler, the compiler fails or takes too long, the cache
             is not this user's alone or cannot be written, or the process was forked.
-        ValueError: if RNNORM_COMPILE_TIMEOUT is no number of seconds.
+        ValueError: if RNNORM_COMPILE_TIMEOUT is not a number of seconds.
     """
     if why := unavailable():
         raise CompilationError(why)
@@ -191,7 +191,7 @@ def _compiler() -> list[str]:
         if path := shutil.which(name):
             return [path, *arguments]
     if given:
-        raise CompilationError(f"the environment's CXX={given} is no C++ compiler")
+        raise CompilationError(f"the environment's CXX={given} is not a C++ compiler")
     raise CompilationError(
         "no C++ compiler was found: install g++ or clang++, or name one in the environment's CXX"
     )
@@ -214,9 +214,9 @@ def _version(path: str, changed: int) -> str:
         )
         lines = answer.stdout.decode(errors="replace").splitlines()
     except (OSError, subprocess.SubprocessError) as error:
-        raise CompilationError(f"{path} is no C++ compiler: {error}") from error
+        raise CompilationError(f"{path} is not a C++ compiler: {error}") from error
     if answer.returncode or not lines:
-        raise CompilationError(f"{path} is no C++ compiler: {path} --version fails")
+        raise CompilationError(f"{path} is not a C++ compiler: {path} --version fails")
     return lines[0]
 
 
@@ -274,11 +274,11 @@ def _run(commands: Sequence[Sequence[str]], folder: Path, until: float) -> None:
         except Exception as error:
             raised.append(error)
 
-    # Ctrl-C interrupts the main thread alone, and there between the start of a process and its note
+    # Ctrl-C could hit the main thread after a process has started and before it is recorded
     thread = threading.Thread(target=attempt)
     try:
         thread.start()
-        # Ctrl-C just before an endless wait would be heard after it alone
+        # without a time-out a Ctrl-C just before would be noticed only when join returns
         while thread.is_alive():
             thread.join(0.1)
     finally:

@@ -45,7 +45,7 @@ def layer(call: LayerCall) -> LayerResult:
     """Run a layer as ``reference.layer`` does, or with ``rows`` as ``synchronized.layer`` does.
 
     A layer in bfloat16 multiplies in bfloat16, with float32 sums, and computes all else in float32.
-    A layer in float16 computes all in float32. It runs no cell that reads ``step``.
+    A layer in float16 computes all in float32. The kernel runs no cell whose step reads ``t``.
 
     Raises:
         MemoryError: if scratch memory could not be allocated.
@@ -53,7 +53,7 @@ def layer(call: LayerCall) -> LayerResult:
             (raised by torch.distributed).
     """
     if not own_cell.built_in(call.cell):
-        call = own_cell.described(call)
+        call = own_cell.as_graph_call(call)
     wide = call.x.dtype if call.x.dtype in COMPUTED else torch.float32
     narrow = call.x.dtype if call.x.dtype in MULTIPLIED else wide
     options = options_of(call.cell, call.norm, call.min_rows, call.masks)

@@ -43,7 +43,7 @@ def refuses(request: Request) -> str:
 
 
 def layer(call: LayerCall) -> LayerResult:
-    """Run a layer as ``reference.layer`` does; it runs no cell that reads ``step``.
+    """Run a layer as ``reference.layer`` does; its cell does not read ``t``.
 
     Raises:
         UncoveredError: if the kernels do not run on the GPU, or not so many rows or units.
@@ -53,14 +53,14 @@ def layer(call: LayerCall) -> LayerResult:
 
     if own_cell.built_in(call.cell):
         return triton.run(CUDA_PASSES, call)
-    call = _described(call)
+    call = _as_graph_call(call)
     result = triton.run(CUDA_PASSES, call)
     return result._replace(taken=own_cell.moments_by_site(call.cell, result.taken))
 
 
-def _described(call: LayerCall) -> LayerCall:
+def _as_graph_call(call: LayerCall) -> LayerCall:
     """Return the call of a user's cell as one of its graph, whose heads are one matrix."""
-    call = own_cell.described(call)
+    call = own_cell.as_graph_call(call)
     heads = call.cell.heads
     if heads == 1:
         return call

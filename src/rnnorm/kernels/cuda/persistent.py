@@ -209,8 +209,8 @@ def give_up(device: torch.device, error: Exception) -> None:
     if device not in _broken:
         _broken[device] = str(error)
         warnings.warn(
-            f"the kernels of many steps do not run on {device}, so that steps are launched one by "
-            f"one, which is slower: {error}",
+            f"the kernels of many steps do not run on {device}, so steps are launched one by one, "
+            f"which is slower: {error}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -198,7 +198,7 @@ def _gates_in(size: object) -> Fraction:
         return size.share
     if size == 0:
         return Fraction(0)
-    raise TraceError(f"it reads columns by {size}, which is no share of its units")
+    raise TraceError(f"it reads columns by {size}, which is not a share of its units")
 
 
 def _split(z: Columns, size: Width | Sequence[Width], dim: int = 0) -> tuple[Columns, ...]:

@@ -11,12 +11,6 @@ LEAVES = ("x", "h", "both", "state", "weight", "number")
 #: sites with one gate's columns: recurrent dropout of h and of the candidate, and norms of a state
 SITES = ("hidden", "candidate", "cell", "carry")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-#: pointwise operators, by torch's names
-OPERATORS = (
-    *("add", "sub", "mul", "div", "neg", "abs", "sqrt", "exp", "log", "log1p"),
-    *("sigmoid", "tanh", "relu", "minimum", "maximum", "clamp_min", "clamp_max"),
-    *("lerp", "where", *COMPARISONS),
-)
 
 
 class Node(NamedTuple):

@@ -55,7 +55,7 @@ class Rows(Opaque):
 
 
 class Features(Opaque):
-    """The number of features of a frame, or another that is no share of the units."""
+    """The number of features of a frame, or another that is not a share of the units."""
 
     reason = "it reads the number of features"
 

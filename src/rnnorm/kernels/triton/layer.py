@@ -160,7 +160,7 @@ def unfit(request: Request) -> str:
 def look_up(
     populations: Mapping[str, Population], first: int | Tensor, steps: int
 ) -> dict[str, Moments]:
-    """Look up the statistics of a layer's populations, in one launch unless a tracer looks on."""
+    """Look up the statistics of a layer's populations, in one launch unless it is traced."""
     if may_vary(steps):
         return population.look_up(populations, first, steps)
     copied = {site: each for site, each in populations.items() if _has_rows(each)}
@@ -203,7 +203,7 @@ def update(
 
 
 def _has_rows(each: Population) -> bool:
-    """Tell whether each step has a row, which is copied; a frozen population gives views."""
+    """Tell whether a population has a row for each step, and is not a frozen one, of views."""
     return type(each) is Population and not each.shared
 
 
@@ -214,7 +214,7 @@ def _is_readable(buffer: Tensor) -> bool:
 
 
 def layer(call: LayerCall) -> LayerResult:
-    """Run a layer as ``reference.layer`` does, without masks or cells that read ``step``."""
+    """Run a layer as ``reference.layer`` does, without masks; the cell does not read ``t``."""
     # importing it imports Triton
     from rnnorm.kernels.triton.operators import PASSES
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from rnnorm.layers.call.sorted_batch import count_rows
 from rnnorm.tracing import holds, jit_tracing, values_unknown
 
 if TYPE_CHECKING:
-    from rnnorm.layers.sequence_layer import Sequence
+    from rnnorm.layers.sequence_layer import SequenceLayer
 
 #: largest ``step``: int64 has to hold it plus the number of steps of a sequence
 LAST_STEP = 2**62
@@ -48,11 +48,11 @@ class Call(NamedTuple):
 
 
 def checked_call(
-    module: Sequence,
+    module: SequenceLayer,
     kernel: Kernel,
     input: Tensor | PackedSequence,
     hx: Any,
-    lengths: Tensor | SequenceOf[int] | None,
+    lengths: Tensor | Sequence[int] | None,
     step: int | Tensor | None,
     reset: Tensor | PackedSequence | None,
 ) -> Call:

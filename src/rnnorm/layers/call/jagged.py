@@ -41,7 +41,7 @@ def pack(
 
     Args:
         input: jagged ``(B, j, I)``.
-        lengths: as given by the user: the rows have lengths of their own.
+        lengths: as given by the user; must be None, since nested rows have lengths of their own.
         reset: as given by the user, jagged ``(B, j)`` or None.
 
     Returns:

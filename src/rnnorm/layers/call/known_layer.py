@@ -1,4 +1,4 @@
-"""The names and the last call of a layer whose calls are short, and when a call repeats it."""
+"""What is kept of a layer between short calls, and how a repeated call is recognised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from rnnorm.kernels.call_inputs import options_of, sites_of
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.inputs import PARAMETERS, Options, Sites
 from rnnorm.layers.call.checks import LAST_STEP
-from rnnorm.layers.call.prepared_call import READ, LayerTensors, Prepared, unwrap_if_dead
+from rnnorm.layers.call.prepared_call import (
+    EVALUATION_BUFFERS,
+    LayerTensors,
+    Prepared,
+    unwrap_if_dead,
+)
 from rnnorm.norm.population import BUFFERS
 from rnnorm.tracing import observed
 
@@ -124,7 +129,7 @@ class KnownLayer:
             given: the states that the user gave.
         """
         self.repetition = None
-        # statistics that are taken, and states, are of a number of rows
+        # statistics that are taken, and given states, fix the number of rows
         fixed = bool(given) or prepared.key.taken is not None
         (shape, was_fixed), self.last_form = self.last_form, (x.shape, fixed)
         # shapes that take turns would be remembered for nothing
@@ -197,7 +202,7 @@ class KnownLayer:
     def tensors(self, module: Any) -> LayerTensors:
         """Return the tensors of the layer as its module has them now."""
         populations = [module._modules[name] for name in self.populations.values()]
-        names = BUFFERS if module.training else READ
+        names = BUFFERS if module.training else EVALUATION_BUFFERS
         return LayerTensors(
             list(map(module._parameters.get, self.parameters)),
             populations,

@@ -16,7 +16,7 @@ from rnnorm.kernels.own_cell import built_in
 from rnnorm.layers.call import short_call
 from rnnorm.layers.call.autocast import in_products, without_autocast
 from rnnorm.layers.call.checks import check_device
-from rnnorm.layers.normalised_module import Recurrence
+from rnnorm.layers.normalised_module import NormalisedModule
 from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
@@ -52,7 +52,7 @@ class CallSettings(NamedTuple):
 
 
 def run_layer(
-    module: Recurrence,
+    module: NormalisedModule,
     settings: CallSettings,
     x: Tensor,
     batch_sizes: Tensor | None,
@@ -152,7 +152,7 @@ def run_layer(
 
 
 def _statistics(
-    module: Recurrence,
+    module: NormalisedModule,
     populations: Mapping[str, Population],
     x: Tensor,
     batch_sizes: Tensor | None,
@@ -195,13 +195,13 @@ def _statistics(
     return constants, counts
 
 
-def _is_whole(module: Recurrence, site: str) -> bool:
+def _is_whole(module: NormalisedModule, site: str) -> bool:
     """Tell whether a site has one statistic over all frames."""
     return module.norm is not None and bool(module.norm.scope(site) == "sequence")
 
 
 def _check_estimate(
-    module: Recurrence, site: str, population: Population, count: Tensor, step: int
+    module: NormalisedModule, site: str, population: Population, count: Tensor, step: int
 ) -> None:
     """Check, for too few rows in training, that there is an estimate to use, and warn once.
 
@@ -239,7 +239,7 @@ def _check_estimate(
 
 
 def _parameters(
-    module: Recurrence, active: Sequence[str], suffix: str
+    module: NormalisedModule, active: Sequence[str], suffix: str
 ) -> tuple[Weights, dict[str, Tensor], dict[str, Tensor]]:
     """Return the weights, and γ and β by site.
 

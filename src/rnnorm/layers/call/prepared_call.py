@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # the address says whether memory is of the CPU
 form_on_cpu = attrgetter("shape", "dtype")
 # evaluation reads no count of rows
-READ = tuple([name for name in BUFFERS if name != "rows"])
+EVALUATION_BUFFERS = tuple([name for name in BUFFERS if name != "rows"])
 NO_CONSTANTS: list[Tensor | None] = [None] * (len(Inputs._fields) - LEAVES)
 # ``Constants.slots`` of each site
 _CONSTANTS = [

@@ -30,10 +30,10 @@ from rnnorm.tracing import (
 )
 
 if TYPE_CHECKING:
-    from rnnorm.layers.sequence_layer import Sequence
+    from rnnorm.layers.sequence_layer import SequenceLayer
 
 
-def _why_cut(module: Sequence, kernel: Kernel) -> str:
+def _why_cut(module: SequenceLayer, kernel: Kernel) -> str:
     """Say why a kernel cannot restart the rows of a layer by itself, empty if it can."""
     if not kernel.restarts:
         return f"the kernel {kernel.name!r} does not restart rows"
@@ -49,7 +49,7 @@ def _why_cut(module: Sequence, kernel: Kernel) -> str:
     return ""
 
 
-def must_cut(module: Sequence, kernel: Kernel) -> bool:
+def must_cut(module: SequenceLayer, kernel: Kernel) -> bool:
     """Tell whether a call with resets needs a row for each segment.
 
     Raises:
@@ -58,8 +58,8 @@ def must_cut(module: Sequence, kernel: Kernel) -> bool:
     why = _why_cut(module, kernel)
     if why and _recorded():
         raise RuntimeError(
-            f"reset must be None in torch.export and torch.jit.trace of this layer: {why}, so that "
-            "rows would be cut where the example's reset is True"
+            f"reset must be None in torch.export and torch.jit.trace of this layer: {why}, so rows "
+            "would be cut where the example's reset is True"
         )
     return bool(why)
 
@@ -142,7 +142,7 @@ def cut(batch: Batch, reset: Tensor) -> Segments:
 
 
 def run_segments(
-    module: Sequence, settings: CallSettings, batch: Batch, state: State
+    module: SequenceLayer, settings: CallSettings, batch: Batch, state: State
 ) -> tuple[Tensor, State, State]:
     """Run all layers as ``run_stack`` does, with a row for each segment.
 
@@ -209,7 +209,7 @@ class _Frames(torch.autograd.Function):
 
 
 def _begin(
-    module: Sequence, segments: Segments, like: Tensor, state: State, step: int | Tensor
+    module: SequenceLayer, segments: Segments, like: Tensor, state: State, step: int | Tensor
 ) -> tuple[State, int | Tensor]:
     """Return the initial states of segments, and their ages: an int if these are equal."""
     continues, row = segments.continues, segments.row
@@ -224,7 +224,7 @@ def _begin(
     return given or new, int(ages[0]) if alike else ages.to(like.device)
 
 
-def _run_torch(module: Sequence, segments: Segments, state: State) -> tuple[Tensor, State]:
+def _run_torch(module: SequenceLayer, segments: Segments, state: State) -> tuple[Tensor, State]:
     """Run torch.nn's own forward over the segments."""
     packed = pack_padded_sequence(segments.batch.x, segments.lengths)
     # cuDNN takes no expanded tensors

@@ -19,7 +19,7 @@ from rnnorm.layers.call.autocast import in_dtypes, result_dtypes
 from rnnorm.layers.call.checks import LAST_STEP
 from rnnorm.layers.call.known_layer import KnownLayer, Repetition, products_on_cpu
 from rnnorm.layers.call.prepared_call import (
-    READ,
+    EVALUATION_BUFFERS,
     Key,
     LayerTensors,
     by_population,
@@ -262,9 +262,10 @@ def _run(
 ) -> tuple[Tensor, State] | None:
     """Run a layer of which ``known`` has the names, where nothing observes operators.
 
-    Unless ``noise`` is 0, noise of this standard deviation takes the place of the first h. A call
-    that may be repeated gives x and the user's states as ``asked``. ``products`` is the dtype of
-    matrix products under autocast. The result is None if only the usual call gives it.
+    Unless ``noise`` is 0, noise of this standard deviation takes the place of the first h.
+    ``asked`` is x and the user's states where the call may be remembered, else empty. ``products``
+    is the dtype of matrix products under autocast. The result is None if only the usual call gives
+    it.
     """
     dtype, (T, B, features) = x.dtype, x.shape if suffix else (1, *x.shape)
     given = (x, *state)
@@ -299,7 +300,7 @@ def _run(
         for population in populations:
             population.grow(step + T)
     # read once: another thread may grow them
-    names = BUFFERS if takes else READ
+    names = BUFFERS if takes else EVALUATION_BUFFERS
     buffers: list[Any] = [p._buffers.get(name) for p in populations for name in names]
     held = own + buffers
     if not _PLAIN.issuperset(map(type, buffers)) or not all(map(Tensor.is_contiguous, held)):
@@ -326,7 +327,7 @@ def _run(
 
 
 def _adds_as_the_kernel(own: Any, module: Any, parameters: list[Any], suffix: str) -> bool:
-    """Tell whether the kernel's equations of a user's cell are of the parameters as they are."""
+    """Tell whether the kernel may read the parameters of a user's cell unchanged."""
     if "[" in "".join(own.vectors):
         # a gate's part of a weight
         return False

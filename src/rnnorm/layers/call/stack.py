@@ -17,11 +17,11 @@ from rnnorm.layers.recurrent_dropout import draw_masks
 from rnnorm.tracing import unobserved
 
 if TYPE_CHECKING:
-    from rnnorm.layers.sequence_layer import Sequence
+    from rnnorm.layers.sequence_layer import SequenceLayer
 
 
 def run_stack(
-    module: Sequence, settings: CallSettings, batch: Batch, state: State
+    module: SequenceLayer, settings: CallSettings, batch: Batch, state: State
 ) -> tuple[Tensor, State, State]:
     """Run all layers.
 

@@ -1,8 +1,8 @@
-"""The usual way of a call of a sequence class: checked, sorted by length, run, and put in order."""
+"""The usual path of a sequence class's call: check, sort by length, run, and restore the order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,15 +20,15 @@ from rnnorm.layers.call.stack import run_stack
 from rnnorm.layers.initial_state import initial_state
 
 if TYPE_CHECKING:
-    from rnnorm.layers.sequence_layer import Sequence
+    from rnnorm.layers.sequence_layer import SequenceLayer
 
 
 def run(
-    module: Sequence,
+    module: SequenceLayer,
     kernel: Kernel,
     input: Tensor | PackedSequence,
     hx: Any,
-    lengths: Tensor | SequenceOf[int] | None,
+    lengths: Tensor | Sequence[int] | None,
     step: int | Tensor | None,
     reset: Tensor | PackedSequence | None,
     return_states: bool,
@@ -36,7 +36,7 @@ def run(
 ) -> tuple[Any, ...]:
     """Run a call on a kernel, with a row for each segment between resets if ``cut``.
 
-    All other arguments are those of ``Sequence.forward``, which has the errors too.
+    All other arguments are those of ``SequenceLayer.forward``, which lists the errors.
     """
     call = checked_call(module, kernel, input, hx, lengths, step, reset)
     cut = cut and call.reset is not None
@@ -61,10 +61,10 @@ def run(
 
 
 def _sort(
-    module: Sequence,
+    module: SequenceLayer,
     call: Call,
     input: Tensor | PackedSequence,
-    lengths: Tensor | SequenceOf[int] | None,
+    lengths: Tensor | Sequence[int] | None,
     drawn: bool,
 ) -> tuple[batches.Batch, State, int | Tensor, Tensor | None]:
     """Return the rows sorted by length, with their states, steps and resets.
@@ -88,10 +88,10 @@ def _sort(
 
 
 def _batch(
-    module: Sequence,
+    module: SequenceLayer,
     call: Call,
     input: Tensor | PackedSequence,
-    lengths: Tensor | SequenceOf[int] | None,
+    lengths: Tensor | Sequence[int] | None,
 ) -> batches.Batch:
     """Return the rows of an input, sorted by length."""
     if isinstance(input, PackedSequence):
@@ -100,7 +100,7 @@ def _batch(
 
 
 def _finish(
-    module: Sequence,
+    module: SequenceLayer,
     call: Call,
     batch: batches.Batch,
     products: torch.dtype | None,
@@ -130,7 +130,7 @@ def _finish(
     return output, hidden, tuple(every) if len(every) > 1 else (every or [None])[0]
 
 
-def _as_input(module: Sequence, output: Tensor, call: Call, batch: batches.Batch) -> Any:
+def _as_input(module: SequenceLayer, output: Tensor, call: Call, batch: batches.Batch) -> Any:
     """Return ``(T, B, ...)`` in the form, the layout and the order of the input."""
     if call.packed:
         return batches.to_packed(output, batch)
@@ -145,11 +145,11 @@ def _as_torch(state: State, batched: bool) -> Any:
 
 
 def _run_torch(
-    module: Sequence,
+    module: SequenceLayer,
     call: Call,
     input: Any,
     hx: Any,
-    lengths: Tensor | SequenceOf[int] | None,
+    lengths: Tensor | Sequence[int] | None,
 ) -> tuple[Any, Any]:
     """Run torch.nn's own forward, which serves if nothing is normalised."""
     drawn = module.learn_initial_state or (module.training and module.initial_noise > 0)

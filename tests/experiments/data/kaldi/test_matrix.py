@@ -136,10 +136,10 @@ def test_a_matrix_without_values_is_refused(tmp_path, data):
     [
         (b"[\n 1 2\n 3 ]\n", "is broken"),
         (b"[ 1 two ]\n", "is broken"),
-        (b"\0BFV \4\3\0\0\0" + bytes(40), "is no matrix of type FM"),
-        (b"\0B\4\3\0\0\0" + bytes(40), "is no matrix of type FM"),
-        (b"NPY\0\0", "is no matrix"),
-        (b"PKL\0\0", "is no matrix"),
+        (b"\0BFV \4\3\0\0\0" + bytes(40), "is not a matrix of type FM"),
+        (b"\0B\4\3\0\0\0" + bytes(40), "is not a matrix of type FM"),
+        (b"NPY\0\0", "is not a matrix"),
+        (b"PKL\0\0", "is not a matrix"),
     ],
 )
 def test_other_things_are_refused(tmp_path, data, what):

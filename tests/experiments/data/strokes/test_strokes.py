@@ -114,13 +114,13 @@ def test_a_line_of_iam_in_any_encoding_that_it_declares(tmp_path, code, declared
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("</StrokeSet>", "", "is no whole xml: mismatched tag"),
-        (IAM[-60:], "", "is no whole xml: "),
-        ('x="13"', "", "stroke 1 has a point whose x or y is no finite number"),
-        ('x="13"', 'x="nan"', "stroke 1 has a point whose x or y is no finite number"),
+        ("</StrokeSet>", "", "is not a whole xml: mismatched tag"),
+        (IAM[-60:], "", "is not a whole xml: "),
+        ('x="13"', "", "stroke 1 has a point whose x or y is not a finite number"),
+        ('x="13"', 'x="nan"', "stroke 1 has a point whose x or y is not a finite number"),
         ('y="24" time="2"', 'y="1e999"', "stroke 2 has a point"),
         # too large for float32
-        ('x="13"', 'x="1e39"', "stroke 1 has a point whose x or y is no finite number"),
+        ('x="13"', 'x="1e39"', "stroke 1 has a point whose x or y is not a finite number"),
         ("StrokeSet", "Strokes", "has no point of a stroke"),
         ("<White", '<!DOCTYPE a [<!ENTITY b "c">]><White', "has a declaration"),
     ],

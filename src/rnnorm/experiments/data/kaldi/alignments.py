@@ -107,14 +107,18 @@ def read_int_vectors(path: str | Path) -> dict[str, NDArray[np.int32]]:
     while position < len(data):
         space = data.find(b" ", position, position + LONGEST_NAME)
         if space < 0 and len(data) > position + LONGEST_NAME:
-            raise ValueError(f"{path} is no archive of integers: no utterance at byte {position}")
+            raise ValueError(
+                f"{path} is not an archive of integers: no utterance at byte {position}"
+            )
         if space < 0 and not data[position:].strip():
             break
         if space < 0:
             raise ValueError(f"{path} is truncated: it ends in the utterance at byte {position}")
         name = data[position:space].strip().decode(errors="replace")
         if not name or "\n" in name:
-            raise ValueError(f"{path} is no archive of integers: no utterance at byte {position}")
+            raise ValueError(
+                f"{path} is not an archive of integers: no utterance at byte {position}"
+            )
         if name in vectors:
             raise ValueError(f"{path} has utterance {name!r} a second time, at byte {position}")
         read = _binary if data[space + 1 : space + 3] == b"\0B" else _text

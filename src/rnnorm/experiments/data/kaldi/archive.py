@@ -76,7 +76,9 @@ def read_scp(path: str | Path) -> dict[str, MatrixPosition]:
         if not colon:
             archive, offset = value, "0"
         elif not _OFFSET.fullmatch(offset):
-            raise ValueError(f"{where} has the offset {offset[:80]!r}, which is no number of bytes")
+            raise ValueError(
+                f"{where} has the offset {offset[:80]!r}, which is not a number of bytes"
+            )
         if name in positions:
             raise ValueError(f"{where} names utterance {name!r} a second time")
         if archive not in archives:
@@ -222,7 +224,7 @@ def _header(file: BinaryIO, position: MatrixPosition) -> tuple[int, int, int]:
     kind, space, rest = start.partition(b" ")
     if not space or kind not in _LAYOUTS:
         raise ValueError(
-            f"{position} is no matrix of type {', '.join(k.decode() for k in _LAYOUTS)}: it has "
+            f"{position} is not a matrix of type {', '.join(k.decode() for k in _LAYOUTS)}: it has "
             f"{start[:4].hex(' ') or 'nothing'} after its mark"
         )
     value, fixed, column = _LAYOUTS[kind]
@@ -256,7 +258,7 @@ def _read_text(file: BinaryIO, position: MatrixPosition) -> NDArray[np.float32]:
     file.seek(position.offset)
     before, bracket, line = file.readline(_LONGEST_TEXT + 1).partition(b"[")
     if not bracket or before.strip():
-        raise ValueError(f"{position} is no matrix: neither a binary mark nor '[' stands there")
+        raise ValueError(f"{position} is not a matrix: neither a binary mark nor '[' stands there")
     rows = []
     while True:
         check_size(file.tell() - position.offset, f"the text matrix of {position}", _LONGEST_TEXT)

@@ -66,7 +66,7 @@ class _Reader:
 
     def error(self, what: str) -> ValueError:
         """Return an error that names the file and the current byte."""
-        return ValueError(f"{self.path} is no Kaldi model: {what}, at byte {self.at}")
+        return ValueError(f"{self.path} is not a Kaldi model: {what}, at byte {self.at}")
 
     def truncated(self) -> ValueError:
         """Return the error of a file that ends within its transition model."""

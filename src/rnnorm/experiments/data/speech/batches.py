@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rnnorm.experiments.data.batches import SimilarLengths, padding_mask
+from rnnorm.experiments.data.batches import SimilarLengths, frame_mask
 from rnnorm.experiments.data.speech.utterances import Spoken, Utterance
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
 from rnnorm.experiments.data.text.windows import PADDING
@@ -34,7 +34,7 @@ class FrameBatch(NamedTuple):
     @property
     def inside(self) -> Tensor:
         """Mask ``(T, B)`` of the frames that are not padding."""
-        return padding_mask(self.lengths, len(self.x))
+        return frame_mask(self.lengths, len(self.x))
 
 
 class FrameBatches(SimilarLengths[FrameBatch]):

@@ -52,7 +52,7 @@ def read_iam(path: str | Path) -> Drawing:
         # drawings are held in float32
         if not (np.abs(points) < 1e9).all():
             raise BrokenFileError(
-                f"{path}: stroke {number} has a point whose x or y is no finite number"
+                f"{path}: stroke {number} has a point whose x or y is not a finite number"
             )
         if len(points):
             strokes.append(points)
@@ -79,7 +79,7 @@ def _root(path: Path) -> ElementTree.Element:
     except BrokenFileError:
         raise
     except (expat.ExpatError, ValueError, LookupError) as error:
-        raise BrokenFileError(f"{path} is no whole xml: {error}") from None
+        raise BrokenFileError(f"{path} is not a whole xml: {error}") from None
 
 
 def _form(path: Path) -> str:

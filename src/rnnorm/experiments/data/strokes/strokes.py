@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rnnorm.experiments.data.batches import SimilarLengths, padding_mask
+from rnnorm.experiments.data.batches import SimilarLengths, frame_mask
 
 #: the pen after a point: it stays down, is lifted, or is lifted for the last time
 DOWN, UP, END = 0, 1, 2
@@ -70,7 +70,7 @@ class StrokeBatch(NamedTuple):
     @property
     def inside(self) -> Tensor:
         """Mask ``(T, B)`` of the points that are not padding."""
-        return padding_mask(self.lengths, len(self.x))
+        return frame_mask(self.lengths, len(self.x))
 
 
 def inputs(offsets: Tensor, pen: Tensor) -> Tensor:
