@@ -49,6 +49,12 @@ PROJECTED = [
 STREAMING = [Shape(1, 1, 256, 256), Shape(1, 16, 256, 256), Shape(200, 1, 64, 256)]
 # the first two are so small that only the price of a call is left
 SHORT = [Shape(2, 8, 8, 8), Shape(6, 3, 4, 8), Shape(10, 32, 64, 128)]
+STACKED = [
+    Shape(2, 8, 8, 8, layers=2),
+    Shape(1, 16, 64, 128, layers=2),
+    Shape(20, 16, 32, 64, layers=2),
+    Shape(20, 16, 32, 64, bidirectional=True),
+]
 
 
 class Row(NamedTuple):
@@ -76,6 +82,10 @@ ROWS = {
     "streaming": Row("LSTM", Variant("batch"), False, STREAMING),
     "short": Row("LSTM", Variant("batch"), True, SHORT),
     "short-eval": Row("LSTM", Variant("batch"), False, SHORT),
+    "stacked": Row("LSTM", Variant("batch"), True, STACKED),
+    "stacked-eval": Row("LSTM", Variant("batch"), False, STACKED),
+    "layer-stacked": Row("LSTM", Variant("layer"), True, STACKED),
+    "layer-stacked-eval": Row("LSTM", Variant("layer"), False, STACKED),
     "layer-streaming": Row("LSTM", Variant("layer"), False, STREAMING),
     "layer-short": Row("LSTM", Variant("layer"), True, SHORT),
     "layer-short-eval": Row("LSTM", Variant("layer"), False, SHORT),

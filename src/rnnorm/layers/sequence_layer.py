@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.cells.cell import Weights
 from rnnorm.kernels import dispatch
-from rnnorm.layers.call import jagged, short_call, usual_call
+from rnnorm.layers.call import jagged, short_sequence, usual_call
 from rnnorm.layers.call.one_layer import parameter
 from rnnorm.layers.call.segments import must_cut
 from rnnorm.layers.call.sorted_batch import even
@@ -206,7 +206,7 @@ class SequenceLayer(NormalisedModule, nn.RNNBase):
         """
         rest = lengths is not None or reset is not None or return_states
         if not (rest or torch.compiler.is_compiling()):
-            found = short_call.sequence(self, input, hx, step)
+            found = short_sequence.run(self, input, hx, step)
             if found is not None:
                 return found  # type: ignore[no-any-return]
         if isinstance(input, Tensor) and input.is_nested:

@@ -39,56 +39,22 @@ _layers: WeakKeyDictionary[nn.Module, dict[str, KnownLayer]] = WeakKeyDictionary
 _NONE: dict[str, KnownLayer] = {}
 
 
-def sequence(module: Any, input: Any, hx: Any, step: Any) -> Any:
-    """Run one layer of a sequence class on a dense batch, if the CPU kernel is all that it takes.
-
-    Args:
-        module: the layer.
-        input: as given by the user.
-        hx: as given by the user.
-        step: as given by the user.
-
-    Returns:
-        what the call returns, or None if only the usual call gives that.
-    """
-    several = module.num_layers > 1 or module.bidirectional or module.proj_size
-    if (
-        several
-        or module.learn_initial_state
-        or module.recurrent_dropout
-        or dispatch.forced()
-        or type(input) is not Tensor
-    ):
-        return None
-    if input.is_nested or input.dim() != 3:
-        return None
-    x = input.transpose(0, 1) if module.batch_first else input
-    found = _call(module, "_l0", x, hx, step, (1, x.shape[1], module.hidden_size))
-    if found is None:
-        return None
-    output, state = found
-    output = output.transpose(0, 1) if module.batch_first else output
-    # in place: a view would not allow detach_()
-    state = tuple([s.unsqueeze_(0) for s in state])
-    return output, state if len(state) > 1 else state[0]
-
-
 def one_step(module: Any, input: Any, hx: Any, step: Any) -> Any:
-    """Run a one-step class on a batch as ``sequence`` does, and return the next state or None."""
+    """Run a one-step class on a batch, and return the next state, or None as ``one_layer``."""
     if type(input) is not Tensor or input.is_nested or input.dim() != 2:
         return None
     shape = (input.shape[0], module.hidden_size)
-    found = _call(module, "", input, hx, step, shape)
+    found = one_layer(module, "", input, hx, step, shape)
     if found is None:
         return None
     state = found[1]
     return state if len(state) > 1 else state[0]
 
 
-def _call(
+def one_layer(
     module: Any, suffix: str, x: Tensor, hx: Any, step: Any, shape: tuple[int, ...]
 ) -> tuple[Tensor, State] | None:
-    """Check a plain call of a layer, count it, warn as the usual call does, and run it.
+    """Check a plain call of one layer, count it, warn as the usual call does, and run it.
 
     Args:
         module: the layer.
@@ -109,22 +75,13 @@ def _call(
     last = None if known is None else known.repetition
     if known is not None and last is not None:
         tensors = known.repeated(last, module, x, given, step, products)
-        found = tensors and _repeat(known, last, tensors, module, x, given, suffix, step)
-        if found is not None:
-            dispatch.calls["cpu"] += 1
-            return _as_torch(found, module, x, given, suffix, products)
-    if not unobserved((x, *given)):
-        return None
-    usual = (
-        x.shape[-1] != module.input_size
-        or x.shape[0] == 0
-        or not (step is None or (type(step) is int and 0 <= step <= LAST_STEP))
-        or (hx is not None and [s.shape for s in given] != [shape] * states)
-        or (products is not None and (training or not _multiplies(module, x, products)))
-        or not dispatch.quiet()
-        or (training and module.ranks is not None and module.synchronized())
-    )
-    if usual:
+        if tensors is not None:
+            state, noise = _first_state(module, x, given, suffix)
+            found = _repeat(known, last, tensors, x, state, suffix, step or 0, noise)
+            if found is not None:
+                dispatch.calls["cpu"] += 1
+                return _as_torch(found, module, x, given, suffix, products)
+    if needs_usual_call(module, x, hx, given, step, shape, products):
         return None
     cell = _cell_of_kernel(module, suffix, x)
     if cell is None:
@@ -142,6 +99,33 @@ def _call(
         return None
     dispatch.calls["cpu"] += 1
     return _as_torch(found, module, x, given, suffix, products)
+
+
+def needs_usual_call(
+    module: Any,
+    x: Tensor,
+    hx: Any,
+    given: State,
+    step: Any,
+    shape: tuple[int, ...],
+    products: torch.dtype | None,
+) -> bool:
+    """Tell whether the arguments or the surroundings of a call need the usual call's checks.
+
+    Arguments are those of ``one_layer``, the tensors ``given`` in ``hx``, and the dtype of matrix
+    ``products`` under autocast.
+    """
+    training = module.training
+    return (
+        not unobserved((x, *given))
+        or x.shape[-1] != module.input_size
+        or x.shape[0] == 0
+        or not (step is None or (type(step) is int and 0 <= step <= LAST_STEP))
+        or (hx is not None and [s.shape for s in given] != [shape] * len(module.cell.states))
+        or (products is not None and (training or not _multiplies(module, x, products)))
+        or not dispatch.quiet()
+        or (training and module.ranks is not None and module.synchronized())
+    )
 
 
 def _multiplies(module: Any, x: Tensor, products: torch.dtype) -> bool:
@@ -184,20 +168,19 @@ def _repeat(
     known: KnownLayer,
     last: Repetition,
     tensors: LayerTensors,
-    module: Any,
     x: Tensor,
-    given: Sequence[Tensor],
+    state: State,
     suffix: str,
-    step: int | None,
+    step: int,
+    noise: float = 0.0,
 ) -> tuple[Tensor, State] | None:
     """Run a call that differs from the last one of the layer in numbers alone, as ``_run`` does."""
-    state, noise = _first_state(module, x, given, suffix)
     if len(state) < 3 and all(map(Tensor.is_contiguous, (x, *state))):
         leaves = (x, None, state[0], state[1] if len(state) > 1 else None, *tensors.parameters)
     else:
         leaves = leaves_of(x, state, tensors.parameters)
     prepared, differentiable = last.prepared, last.differentiable
-    return run_prepared(known, prepared, tensors, leaves, suffix, step or 0, noise, differentiable)
+    return run_prepared(known, prepared, tensors, leaves, suffix, step, noise, differentiable)
 
 
 def _cell_of_kernel(module: Any, suffix: str, x: Tensor) -> Any:
@@ -220,6 +203,32 @@ def _known(module: Any, suffix: str, cell: Any) -> KnownLayer:
     if known is None or known.cell is not cell or known.norm is not module.norm:
         known = _layers.setdefault(module, {})[suffix] = KnownLayer(module, suffix, cell)
     return known
+
+
+def one_of_several(
+    module: Any, suffix: str, x: Tensor, state: State, given: State, step: int
+) -> tuple[Tensor, State] | None:
+    """Run one layer and direction of a call that needs no usual call's checks.
+
+    Args:
+        module: layers of a built-in cell for which the CPU kernel was chosen.
+        suffix: suffix of the parameters' names.
+        x: ``(T, B, ·)``.
+        state: the states ``(B, ·)``.
+        given: those that the user gave: all of ``state`` or none.
+        step: index of the first frame.
+
+    Returns:
+        output and final state, or None if only the usual call gives them.
+    """
+    known = _known(module, suffix, module.cell)
+    # read once: another thread may call the layer
+    if (last := known.repetition) is not None:
+        tensors = known.repeated(last, module, x, given, step, None)
+        found = tensors and _repeat(known, last, tensors, x, state, suffix, step)
+        if found is not None:
+            return found
+    return _run(known, module, x, state, suffix, step, 0.0, (x, given))
 
 
 def run(
