@@ -58,3 +58,16 @@ def test_a_stateful_layer_begins_anew():
     wanted = tanh_inputs(stream, x)
     stream(x[:, :2])
     torch.testing.assert_close(tanh_inputs(stream, x), wanted)
+
+
+def test_whole_numbers_have_the_derivatives_of_fractions():
+    whole, fractions = (tanh_derivative(torch.tensor([0, 1, 2], dtype=d)) for d in (None, float))
+    for found, expected in zip(whole, fractions, strict=True):
+        torch.testing.assert_close(found, expected.float())
+
+
+def test_measuring_changes_no_random_number():
+    model = rnnorm.LSTM(3, 4, num_layers=2, dropout=0.5, norm="batch")
+    before = torch.get_rng_state()
+    tanh_inputs(model, torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(torch.get_rng_state(), before)

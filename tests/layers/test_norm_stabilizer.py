@@ -106,6 +106,7 @@ def test_it_lowers_what_it_costs():
     [
         (ValueError, "beta must be finite and at least 0, got -1", (torch.ones(2, 3, 4), -1)),
         (TypeError, "beta must be a number", (torch.ones(2, 3, 4), "1")),
+        (TypeError, "the first result of a layer, got a tuple", ((torch.ones(2, 3, 4),), 1)),
         (TypeError, "beta must be a number, got a Tensor", (torch.ones(2, 3, 4),) * 2),
         (ValueError, "output must be 2-D or 3-D, got 1-D", (torch.ones(2), 1)),
         (ValueError, "lengths must be None with 2-D output", (torch.ones(2, 4), 1, [2])),
@@ -121,3 +122,15 @@ def test_lengths_of_a_packed_sequence_are_its_own(h):
     packed = pack_padded_sequence(h, torch.tensor([6, 4, 1]))
     with pytest.raises(ValueError, match="a PackedSequence, which has its own"):
         rnnorm.norm_stabilizer(packed, 1.0, [6, 4, 1])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_jagged_output_has_the_cost_of_its_rows(h, batch_first):
+    rows = [h[:length, row].detach() for row, length in enumerate(LENGTHS)]
+    nested = torch.nested.as_nested_tensor(rows, layout=torch.jagged).requires_grad_()
+    cost = rnnorm.norm_stabilizer(nested, 3.0, batch_first=batch_first)
+    torch.testing.assert_close(cost, definition([h[:n, k] for k, n in enumerate(LENGTHS)], 3.0))
+    (grad,) = torch.autograd.grad(cost, nested)
+    assert grad.shape == nested.shape
+    with pytest.raises(ValueError, match="lengths must be None with a nested tensor"):
+        rnnorm.norm_stabilizer(nested, 3.0, LENGTHS)

@@ -217,3 +217,9 @@ def test_hooks_on_saved_tensors_may_give_them_other_strides(norm):
     found = torch.autograd.grad(output, leaves, output.detach())
     output = layer(x)[0]
     torch.testing.assert_close(found, torch.autograd.grad(output, leaves, output.detach()))
+
+
+def test_lengths_that_vmap_maps_are_refused():
+    gru, lengths = rnnorm.GRU(3, 4, norm="layer"), torch.tensor([[3], [5]])
+    with pytest.raises(RuntimeError, match=r"lengths must not be mapped by torch\.func\.vmap"):
+        torch.func.vmap(lambda x, n: gru(x, lengths=n)[0])(torch.randn(2, 5, 1, 3), lengths)

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-import rnnorm
+import rnnorm.diagnostics
 from rnnorm import BatchNorm
 from rnnorm.norm.population import BUFFERS
 from rnnorm.tracing import RELEASE
@@ -202,3 +202,36 @@ def test_a_copy_may_be_evaluated_while_its_original_lets_it_grow(monkeypatch, ke
     assert len(found) == 8
     for output in found:
         torch.testing.assert_close(output, wanted)
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_an_average_goes_on_after_update_bn_over_longer_sequences(failing):
+    network = model()
+    average = AveragedModel(network)
+    train(network, 5)
+    average.update_parameters(network)
+
+    def loader():
+        yield torch.randn(9, 64, 2)
+        if failing:
+            raise KeyError("no more data")
+
+    with pytest.raises(KeyError) if failing else nullcontext():
+        rnnorm.update_bn(loader(), network, forward=lambda model, x: model[0](x))
+    assert steps_of(network) == steps_of(average.module) == (5 if failing else 9)
+    train(network, 5)
+    average.update_parameters(network)
+
+
+def test_an_average_goes_on_after_batch_statistics_of_longer_sequences():
+    network = model()
+    average = AveragedModel(network)
+    train(network, 5)
+    network.eval()
+    with torch.no_grad(), rnnorm.diagnostics.batch_statistics(network):
+        train(network, 9)
+    assert steps_of(network) == steps_of(average.module) == 5
+    network.train()
+    train(network, 7)
+    assert steps_of(average.module) == 7
+    average.update_parameters(network)

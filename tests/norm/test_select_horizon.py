@@ -121,3 +121,9 @@ def test_select_horizon_begins_a_stateful_layer_anew_each_time():
     rnnorm.select_horizon(stream, evaluate)
     assert ages == [0, 0, 0, 0]
     assert stream.age == 3
+
+
+def test_a_horizon_beyond_the_longest_population_is_its_length():
+    module = trained()
+    assert rnnorm.select_horizon(module, lambda model: 0.0, [50]) == 5
+    assert rows_of(module) == [5, 5, 5]

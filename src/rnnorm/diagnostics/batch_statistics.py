@@ -49,6 +49,8 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
         calm = {"dropout": 0.0, "initial_noise": 0.0, "_draws": False}
         with (
             states_apart(model.modules()),
+            # copies must not grow along with rows that are dropped again
+            temporarily(populations, _followed=False),
             temporarily(layers, training=True, _population_serves=False, **calm),
         ):
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,9 @@ def gradient_norms(
         layer: name of the layer in the model, needed where there are several.
 
     Returns:
-        ``(T,)``, the first step first.
+        ``(T,)``, the first step first. If the model calls the layer several times, those of all
+        calls. If rows are cut at a ``reset``, as with batch norm, those of the pieces, each of
+        which begins at step 0.
 
     Raises:
         ValueError: if there is no such layer, or several and ``layer`` is None, or the layer is
@@ -73,9 +76,8 @@ def gradient_norms(
         )
     model = set_ranks(copy.deepcopy(model).requires_grad_(), None)
     model, recurrent = find_layer(model, layer)
-    device = next(recurrent.parameters()).device
     with (
-        torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type),
+        kept_random_state(recurrent),
         torch.enable_grad(),
         use_backend("reference"),
         states_apart(model.modules()),
@@ -87,6 +89,14 @@ def gradient_norms(
         grads = torch.autograd.grad(loss_fn(model(x)), hidden, allow_unused=True)
     pairs = zip(hidden, grads, strict=True)
     return torch.stack([h.new_zeros(()) if g is None else g.norm() for h, g in pairs])
+
+
+def kept_random_state(model: nn.Module) -> AbstractContextManager[None]:
+    """Return a context after which random numbers go on as before it, on the model's device too."""
+    first = next(model.parameters(), None)
+    device = torch.device("cpu") if first is None else first.device
+    devices = [] if device.type == "cpu" else [device]
+    return torch.random.fork_rng(devices, device_type=device.type)
 
 
 def gradient_norms_by_gamma(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from rnnorm.diagnostics.gradient_flow import kept_random_state
 from rnnorm.kernels.dispatch import use_backend
 from rnnorm.layers.stateful import states_apart
 from rnnorm.model.synchronize import set_ranks
@@ -24,7 +25,8 @@ def tanh_derivative(spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     (Cooijmans et al. 2016, fig. 1.)
 
     Args:
-        spread: standard deviations of x, of any shape.
+        spread: standard deviations of x, of any shape; integers give results of torch's default
+            dtype.
 
     Returns:
         the mean, the lower and the upper quartile, with the shape of ``spread``.
@@ -34,14 +36,16 @@ def tanh_derivative(spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     points = torch.special.ndtri(middles)
     values = 1 - torch.tanh(spread.cpu().double().unsqueeze(-1) * points) ** 2
     low, high = values.quantile(values.new_tensor([0.25, 0.75]), -1)
-    return tuple(v.to(spread) for v in (values.mean(-1), low, high))  # type: ignore[return-value]
+    dtype = spread.dtype if spread.is_floating_point() else torch.get_default_dtype()
+    mean, low, high = (v.to(spread.device, dtype) for v in (values.mean(-1), low, high))
+    return mean, low, high
 
 
 def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
     """Measure the spread of tanh's inputs in a model, and the gradient that passes.
 
     A copy of the model runs, in the mode of the model, on the reference kernel and in this process
-    alone.
+    alone: neither the model nor the generator of random numbers changes.
 
     Args:
         model: calls tanh: an RNN, LSTM or GRU of this package (also with ``norm=None``) does.
@@ -57,7 +61,13 @@ def tanh_inputs(model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
             steps than the model has seen.
     """
     model, watch = set_ranks(copy.deepcopy(model), None), _Watch()
-    with torch.no_grad(), use_backend("reference"), states_apart(model.modules()), watch:
+    with (
+        kept_random_state(model),
+        torch.no_grad(),
+        use_backend("reference"),
+        states_apart(model.modules()),
+        watch,
+    ):
         model(x)
     if not watch.spread:
         raise ValueError(

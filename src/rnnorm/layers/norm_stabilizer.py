@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from rnnorm.layers.call import jagged
 from rnnorm.layers.call.sorted_batch import check_lengths
 from rnnorm.norm.spec import check_number
 
@@ -28,7 +29,7 @@ def norm_stabilizer(
 
     Args:
         output: of a layer in one direction: ``(T, B, H)``, ``(B, T, H)`` with ``batch_first``,
-            ``(T, H)`` unbatched, or a PackedSequence.
+            ``(T, H)`` unbatched, a PackedSequence, or jagged ``(B, j, H)``.
         beta: weight of the cost; 50 to 500 in the paper.
         lengths: ``(B,)`` integers, for a right-padded dense batch; padding is never read.
         batch_first: layout of a dense batch.
@@ -37,9 +38,10 @@ def norm_stabilizer(
         a scalar, in float32 or wider.
 
     Raises:
-        ValueError: if ``output`` is neither 2-D nor 3-D, ``lengths`` are given with a
-            PackedSequence or unbatched output, or ``beta`` is negative.
-        TypeError: if ``lengths`` are not integers, or ``beta`` is not a number.
+        ValueError: if ``output`` is neither 2-D nor 3-D, ``lengths`` are given with packed, nested
+            or unbatched output, or ``beta`` is negative.
+        TypeError: if ``output`` is neither a tensor nor a PackedSequence, ``lengths`` are not
+            integers, or ``beta`` is not a number.
         RuntimeError: if ``lengths`` do not fit the output.
 
     Example:
@@ -48,6 +50,13 @@ def norm_stabilizer(
         >>> cost = rnnorm.norm_stabilizer(output, beta=50)
     """
     check_number("beta", beta, 0.0)
+    if isinstance(output, Tensor) and output.is_nested:
+        output, lengths = jagged.pack(output, lengths, None)[0], None
+    if not isinstance(output, Tensor | PackedSequence):
+        raise TypeError(
+            "output must be a Tensor or a PackedSequence, the first result of a layer, got a "
+            f"{type(output).__name__}"
+        )
     if isinstance(output, PackedSequence):
         kind = "a PackedSequence, which has its own"
     else:

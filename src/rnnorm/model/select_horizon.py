@@ -32,7 +32,8 @@ def select_horizon(
             length of the longest population, and that length.
 
     Returns:
-        the best horizon, the smallest of equals; the model then has it.
+        the best horizon, the smallest of equals; the model then has it. A horizon beyond the
+        longest population counts as its length.
 
     Raises:
         ValueError: if the model has no population statistics per step, a horizon is below 1 or
@@ -66,7 +67,7 @@ def select_horizon(
     best = longest
     try:
         with temporarily(model.modules(), training=False):
-            for horizon in sorted({int(h) for h in horizons}):
+            for horizon in sorted({min(int(h), longest) for h in horizons}):
                 trust(horizon)
                 with states_apart(model.modules()):
                     score = evaluate(model)

@@ -86,6 +86,8 @@ def update_bn(
         with (
             states_apart(modules),
             temporarily(modules, training=False),
+            # copies of the model must not grow along if an error restores its rows
+            temporarily(populations, _followed=False),
             temporarily(active, training=True, momentum=None, dropout=0.0, _draws=False),
         ):
             for module in populations:
@@ -107,6 +109,7 @@ def update_bn(
             )
         for module in own:
             module.forget_rare_steps()
+            module.resize(len(module))
     except BaseException:
         for module, buffers in before.items():
             put_buffers(module, buffers)

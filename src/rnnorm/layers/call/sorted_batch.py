@@ -124,7 +124,8 @@ def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Ten
 
     Raises:
         TypeError: if ``lengths`` are not integers.
-        RuntimeError: if there are not as many as rows, or one is below 1 or exceeds ``steps``.
+        RuntimeError: if there are not as many as rows, one is below 1 or exceeds ``steps``, or vmap
+            maps them.
     """
     try:
         lengths = torch.as_tensor(lengths, device="cpu")
@@ -132,6 +133,10 @@ def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Ten
         got = repr(lengths)
         got = got if len(got) < 100 else f"a {type(lengths).__name__}"
         raise TypeError(f"lengths must be integers, got {got}") from None
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(lengths):
+        raise RuntimeError(
+            "lengths must not be mapped by torch.func.vmap, which hides their values"
+        )
     kind = lengths.dtype
     if lengths.numel() and (kind.is_floating_point or kind.is_complex or kind == torch.bool):
         raise TypeError(f"lengths must be integers, got {kind}")
