@@ -168,7 +168,7 @@ class Reversed(torch.autograd.Function):
         (lambda x, z, h, w, n, t: x + z * z.size(0), "number of rows"),
         (lambda x, z, h, w, n, t: (x + z)[:, :3], "by 3, which is not a share of its units"),
         (lambda x, z, h, w, n, t: (x + z)[:, : h.size(1) // 2], "not whole gates"),
-        (lambda x, z, h, w, n, t: (x + z).split(16, 1)[0], "by 16, which is no share"),
+        (lambda x, z, h, w, n, t: (x + z).split(16, 1)[0], "by 16, which is not a share"),
         (lambda x, z, h, w, n, t: x + z * h.size(1) ** -0.5, "computes with the number of units"),
         (lambda x, z, h, w, n, t: x + z / math.sqrt(h.shape[1]), "with the number of units"),
         (lambda x, z, h, w, n, t: x + z * h.size(1), "with the number of units"),

@@ -115,13 +115,14 @@ def needs_usual_call(
     Arguments are those of ``one_layer``, the tensors ``given`` in ``hx``, and the dtype of matrix
     ``products`` under autocast.
     """
-    training = module.training
+    training, shapes = module.training, [shape] * len(module.cell.states)
     return (
         not unobserved((x, *given))
         or x.shape[-1] != module.input_size
         or x.shape[0] == 0
         or not (step is None or (type(step) is int and 0 <= step <= LAST_STEP))
-        or (hx is not None and [s.shape for s in given] != [shape] * len(module.cell.states))
+        # an element of hx may be no tensor
+        or (hx is not None and [getattr(s, "shape", None) for s in given] != shapes)
         or (products is not None and (training or not _multiplies(module, x, products)))
         or not dispatch.quiet()
         or (training and module.ranks is not None and module.synchronized())

@@ -15,6 +15,7 @@ from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.layers.call import short_call
 from rnnorm.layers.call.one_layer import CallSettings, run_layer
 from rnnorm.layers.initial_state import initial_state
+from rnnorm.layers.norm_parameters import populations
 
 
 def run(module: Any, input: Any, hx: Any, step: Any) -> Any:
@@ -70,6 +71,9 @@ def _several(module: Any, x: Tensor, hx: Any, step: Any) -> tuple[Tensor, State]
     given = () if hx is None else tuple(hx) if states > 1 else (hx,)
     shape = (len(suffixes), x.shape[1], module.hidden_size)
     if short_call.needs_usual_call(module, x, hx, given, step, shape, None):
+        return None
+    if training and x.shape[0] > 1 and any([each.shared for each in populations(module)]):
+        # the usual call merges steps of one statistic
         return None
     weight = module._parameters.get("weight_ih_l0")
     if not isinstance(weight, nn.Parameter) or (step and module.bidirectional) or 0 in x.shape:
