@@ -76,6 +76,14 @@ def test_trainings_of_a_version_with_fewer_options_are_still_these(tmp_path):
     assert compare([LSTM, BN], tmp_path, epochs=1, overrides=TINY) == curves
 
 
+def test_a_folder_without_a_run_is_refused_before_any_training(tmp_path):
+    out = tmp_path / "out"
+    (out / "demo-digits-bn-seed1").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match=r"seed1 exists and holds no run: .* another --out"):
+        compare([LSTM, BN], out, epochs=1, overrides=TINY)
+    assert [path.name for path in out.iterdir()] == ["demo-digits-bn-seed1"]
+
+
 def test_recipes_of_one_file_name_are_refused_before_any_training(tmp_path):
     paths = [tmp_path / folder / "net.yaml" for folder in "ab"]
     for path in paths:

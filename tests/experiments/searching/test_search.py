@@ -69,6 +69,14 @@ def test_trials_are_drawn_from_the_ranges_and_listed_best_first(recipe):
     assert lines[-1] == "0 of 3 trials failed"
 
 
+def test_whole_ends_give_whole_numbers_where_no_others_are_taken(recipe):
+    size, clip = "model.init_args.hidden_size", "trainer.gradient_clip_val"
+    found = search(**recipe(**{size: {"low": 4, "high": 9}, clip: {"low": 1, "high": 4}}), trials=2)
+    drawn = [t.params for t in found.trials]
+    assert all(type(p[size]) is int and 4 <= p[size] <= 9 for p in drawn)
+    assert not any(p[clip].is_integer() for p in drawn)
+
+
 def test_a_name_is_drawn_and_listed_as_it_is(recipe):
     orders = ["none", "fixed"]
     found = search(**recipe(**{"data.init_args.permutation": {"choices": orders}}), trials=1)
@@ -113,7 +121,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(recipe):
     folder = Path("study/trial-000")
     folder.mkdir(parents=True)
     (folder / "thesis.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="trial-000"):
+    with pytest.raises(FileExistsError, match=r"trial-000 exists and holds no run: .* --out"):
         search(**recipe())
     assert (folder / "thesis.txt").read_text() == "mine"
 

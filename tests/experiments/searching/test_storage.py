@@ -37,6 +37,8 @@ def test_a_full_disk_is_named_beside_the_file():
         said = r"No space left on device: 'study\.db'"
         with pytest.raises(OSError, match=said), naming_file("study.db"):
             database.execute("CREATE TABLE studies (name)")
+    with pytest.raises(OSError, match=said), naming_file("study.db"):
+        raise StorageInternalError("An exception is raised") from sqlite3.Error("disk is full")
 
 
 def test_an_error_of_a_training_is_none_of_the_journals(tmp_path):
@@ -50,7 +52,7 @@ def test_an_error_of_a_training_is_none_of_the_journals(tmp_path):
 def test_a_storage_that_fails_in_mid_work_is_named_without_its_password():
     url = "postgresql://me:secret@host/studies"
     with (
-        pytest.raises(RuntimeError, match=r"me:\*\*\*@host/studies failed: gone\. The same"),
+        pytest.raises(RuntimeError, match=r"me:\*\*\*@host/studies failed: gone\. Repeat the"),
         naming_storage(url),
     ):
         raise StorageInternalError("gone\n(Background on this error)")

@@ -57,6 +57,35 @@ def test_an_average_that_no_checkpoint_would_hold_is_refused(tmp_path, tiny):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "option"), [("BatchSizeFinder", "--batch-size N"), ("LearningRateFinder", "--lr X")]
+)
+def test_a_setting_that_no_configuration_would_hold_is_refused(tmp_path, tiny, name, option):
+    with pytest.raises(ValueError, match=f"may not hold {name}.*: choose it, and give .* {option}"):
+        fit(RECIPE, run_dir=tmp_path / "run", overrides=[*tiny, f"--trainer.callbacks+={name}"])
+    assert not (tmp_path / "run").exists()
+
+
+class Broken(Callback):
+    """Fails at the start of a training, as a callback does whose package is not installed."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def on_train_start(self, *_):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("needs psutil"), AttributeError("no lr"), KeyError("train/x")]
+)
+def test_a_callback_that_fails_before_the_first_step_leaves_no_folder(tmp_path, tiny, error):
+    said = f"failed before its first step: {type(error).__name__}: .*{error.args[0]}"
+    with pytest.raises(ValueError, match=said):
+        fit(RECIPE, run_dir=tmp_path / "run", overrides=tiny, callbacks=[Broken(error)])
+    assert not (tmp_path / "run").exists()
+
+
 def test_everything_is_inside_the_run_folder(tmp_path, tiny):
     fit(RECIPE, run_dir=tmp_path / "a" / "run", overrides=[*tiny, "--trainer.max_epochs=1"])
     assert os.listdir() == []
@@ -78,7 +107,7 @@ def test_the_default_folder_is_named_after_the_recipe(tiny):
 def test_an_existing_run_folder_is_refused_untouched(tmp_path, tiny):
     folder = tmp_path / "run"
     folder.mkdir()
-    with pytest.raises(FileExistsError, match=r"run exists: resume it by --resume"):
+    with pytest.raises(FileExistsError, match="holds no run: remove it, or name another --run-dir"):
         fit(RECIPE, run_dir=folder, overrides=tiny)
     assert os.listdir(folder) == []
 

@@ -306,6 +306,17 @@ def test_null_is_taken_where_a_signature_has_none(option):
     assert Experiment(read_recipe("demo/digits-bn").config, [option]).model
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [("ModelPruning", "pruning_fn", "l1_unstructured"), ("Timer", "interval", "step")],
+)
+def test_a_configuration_reads_back(name, key, value):
+    overrides = [f"--trainer.callbacks+={name}", f"--trainer.callbacks.{key}={value}"]
+    whole = Experiment(read_recipe("demo/digits-bn").config, overrides).as_dict()
+    assert whole["trainer"]["callbacks"][-1]["init_args"][key] == value
+    assert Experiment(whole).as_dict() == whole
+
+
 def test_what_a_schedule_refuses_names_it():
     name = "rnnorm.experiments.training.schedule.DecayAfter"
     option = f"--lr_scheduler={{class_path: {name}, init_args: {{epochs: 0, divisor: 2}}}}"

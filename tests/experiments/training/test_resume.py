@@ -173,6 +173,24 @@ def test_a_schedule_on_a_plateau_and_an_average_of_weights_resume_too(
     assert rates[0] == rates[1]
 
 
+# validated after step 5 of 7: a new process has no value when the schedule steps
+@pytest.mark.parametrize("cut", [True, False], ids=["cut-off", "ended-by-steps"])
+def test_a_schedule_on_a_plateau_remembers_the_last_validation(tmp_path, tiny, uninterrupted, cut):
+    tiny = [*tiny, *SCHEDULES["plateau"], "--trainer.val_check_interval=5"]
+    tiny += ["--model.init_args.initial_noise=0"]
+    whole, folder = uninterrupted(tiny), tmp_path / "run"
+    if cut:
+        with pytest.raises(Interruption):
+            fit(RECIPE, run_dir=folder, overrides=tiny, callbacks=[KillAt(6)])
+    else:
+        fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_steps=5"])
+    assert weights(folder)["global_step"] == (6 if cut else 5)
+    fit(resume=folder, overrides=[] if cut else ["--trainer.max_steps=-1"])
+    one, two = weights(whole), weights(folder)
+    assert one["lr_schedulers"] == two["lr_schedulers"]
+    assert_same(one["state_dict"], two["state_dict"])
+
+
 class EndsAt(Callback):
     """Asks for the end of the training after this step, as a budget does."""
 

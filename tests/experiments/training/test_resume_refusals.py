@@ -140,6 +140,19 @@ def test_resume_refuses_to_learn_otherwise_and_stays_resumable(tmp_path, tiny):
     assert fit(resume=folder, overrides=more).trainer.global_step == 14
 
 
+@pytest.mark.parametrize("limit", [None, 1])
+def test_resume_refuses_to_validate_other_rows(tmp_path, tiny, limit):
+    given = [] if limit is None else [f"--trainer.limit_val_batches={limit}"]
+    folder = tmp_path / "run"
+    fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1", *given])
+    other, said = {
+        None: ("--trainer.limit_val_batches=1", r"trainer\.limit_val_batches was None and is 1"),
+        1: ("--data.eval_batch_size=5", r"eval_batch_size was \d+ and is 5"),
+    }[limit]
+    with pytest.raises(ValueError, match=f"run was validated with other settings: .*{said}"):
+        fit(resume=folder, overrides=["--trainer.max_epochs=2", other])
+
+
 def test_resume_evaluates_in_other_minibatches(tmp_path, tiny):
     folder = tmp_path / "run"
     fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1"])
@@ -164,6 +177,21 @@ def test_resume_refuses_what_is_no_run(tmp_path):
         fit(resume=tmp_path)
     with pytest.raises(ValueError, match="needs a recipe"):
         fit()
+
+
+def test_resume_names_a_run_in_a_folder_of_runs(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"holds several runs: name one, such as \S*/one$"):
+        fit(resume=tmp_path)
+
+
+def test_a_run_to_resume_may_be_named_twice(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no run in"):
+        fit(resume=tmp_path / "run", run_dir="run")
+    with pytest.raises(ValueError, match="different folders"):
+        fit(resume=tmp_path / "run", run_dir="other")
 
 
 @pytest.mark.parametrize(

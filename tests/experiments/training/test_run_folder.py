@@ -72,7 +72,7 @@ def test_a_configuration_that_this_version_does_not_know_is_refused(folder):
 
 
 def test_the_advice_to_resume_can_be_pasted(tmp_path):
-    (tmp_path / "my run").mkdir()
+    run_folder.start_run(tmp_path / "my run", {"recipe": RECIPE}, "model: {}\n")
     with pytest.raises(FileExistsError, match=r"by --resume '\S*/my run', or name another"):
         run_folder.refuse_existing(tmp_path / "my run")
 

@@ -12,6 +12,7 @@ from rnnorm.experiments.training.fit import fit
 RECIPE = "demo/digits-bn"
 # what is imported leaves a file
 OWN = """
+from collections.abc import Callable
 from pathlib import Path
 import torch
 from lightning.pytorch import Callback
@@ -23,6 +24,10 @@ class Own(torch.optim.Adam):
 
 class Seen(Callback):
     pass
+
+class Unwritten(Callback):
+    def __init__(self, call: Callable[[], int] = lambda: 1) -> None:
+        pass
 
 def run(*_):
     pass
@@ -142,3 +147,14 @@ def test_every_command_refuses_a_run_of_others_and_takes_it_with_trust(own, tiny
         assert not own.exists(), words
     assert main(["test", copy, "--trust"]) == 0
     assert own.exists()
+
+
+@pytest.mark.usefixtures("own")
+def test_a_value_that_would_not_read_back_is_refused(tmp_path):
+    option = "--trainer.callbacks+=strangers.Unwritten"
+    with (
+        trusting(),
+        pytest.raises(ValueError, match=r"config\.yaml cannot hold <function .*lambda"),
+    ):
+        fit(RECIPE, run_dir=tmp_path / "run", overrides=[option])
+    assert not (tmp_path / "run").exists()

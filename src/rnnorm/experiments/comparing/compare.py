@@ -32,7 +32,7 @@ from rnnorm.experiments.trained.curve import Curve, as_csv, read_curve
 from rnnorm.experiments.trained.outcome import read_outcome
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.folder import read_run, rebuild
+from rnnorm.experiments.training.folder import read_run, rebuild, refuse_existing
 from rnnorm.experiments.training.progress import StepsBar, steps_bar
 from rnnorm.experiments.training.run_names import LAST, has_checkpoint, is_recipe, is_run, runs_in
 from rnnorm.experiments.training.score import Score
@@ -189,10 +189,12 @@ def is_done(entry: Entry, budget: Budget) -> bool:
 
     Raises:
         ValueError: if the run folder holds another training.
+        FileExistsError: if the folder exists and holds no run.
     """
     if entry.recipe is None:
         return True
     if not is_run(entry.folder):
+        refuse_existing(entry.folder, "--out")
         return False
     existing, _ = read_run(entry.folder, entry.recipe, entry.scale)
     if training_of(existing) != training_of(entry.config):

@@ -8,6 +8,7 @@ options that the paper drew at random. ``base`` names another recipe, which the 
 from __future__ import annotations
 
 import difflib
+import enum
 import math
 import os
 import re
@@ -285,6 +286,7 @@ _FastLoader: Any = _with_numbers(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 _Dumper: Any = _with_numbers(yaml.SafeDumper)
 for _loader in (YamlLoader, _FastLoader):
     _loader.add_constructor(_INT, _whole_number)
+_Dumper.add_multi_representer(enum.Enum, lambda dumper, of: dumper.represent_data(of.value))
 
 
 def dump_yaml(value: Any) -> str:

@@ -24,7 +24,14 @@ from rnnorm.experiments.recipe.trust import trusting, trusts
 from rnnorm.experiments.searching.lease import Leases
 from rnnorm.experiments.searching.storage import naming_storage
 from rnnorm.experiments.searching.study import Search, open_study, search_of
-from rnnorm.experiments.searching.trial import any_of, as_options, draw, run_trial, space_of
+from rnnorm.experiments.searching.trial import (
+    any_of,
+    as_options,
+    draw,
+    run_trial,
+    space_of,
+    with_fractions,
+)
 from rnnorm.experiments.training.allocator import keep_freed_memory
 from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.machine import flush_subnormals
@@ -114,6 +121,7 @@ def search(
     names = {option_name(name) for name in space}
     if twice := [option for option in overrides if option_name(option) in names]:
         raise ValueError(f"{twice[0]} has no effect: the recipe's search draws that option")
+    space = with_fractions(space, chosen.config, overrides)
     # unknown options are refused before a study is made
     score = score_of(Experiment(chosen.config, [*overrides, *as_options(any_of(space))]).model)
     about = {

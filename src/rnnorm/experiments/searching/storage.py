@@ -72,10 +72,16 @@ def naming_file(path: object) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as error:
-        # SQLite raises an error of its own, which says so
-        if "disk is full" in str(error):
+        if _disk_is_full(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
         raise ValueError(f"{path} is not a study: {str(error).partition(chr(10))[0]}") from None
+
+
+def _disk_is_full(error: BaseException | None) -> bool:
+    """Tell whether an error, or one that it wraps, is SQLite's for a full disk."""
+    while error is not None and "disk is full" not in str(error):
+        error = error.__cause__
+    return error is not None
 
 
 @contextmanager

@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 import optuna
 from lightning.pytorch import Callback, LightningModule, Trainer
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.trial import TrialState
 
 from rnnorm.experiments.recipe.label import differences
@@ -21,7 +26,7 @@ from rnnorm.experiments.searching.study import WHY
 from rnnorm.experiments.training.build import Experiment
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
-from rnnorm.experiments.training.folder import rebuild
+from rnnorm.experiments.training.folder import rebuild, refuse_existing
 from rnnorm.experiments.training.run_names import is_run
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.signals import signals_deferred
@@ -103,6 +108,8 @@ def _train(
     started = is_run(folder)
     if started:
         _refuse_another(folder, recipe, scale, [*data_dir_option(data_dir), *overrides])
+    else:
+        refuse_existing(folder, "--out")
     return fit(
         recipe=recipe,
         run_dir=None if started else folder,
@@ -162,10 +169,31 @@ def _distribution(option: str, given: Any) -> BaseDistribution:
                 number = given[name]
                 if isinstance(number, bool) or not math.isfinite(number):
                     raise ValueError(f"{name} must be a finite number")
-            return FloatDistribution(**given)
+            whole = isinstance(given["low"], int) and isinstance(given["high"], int)
+            return IntDistribution(**given) if whole else FloatDistribution(**given)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"search.space.{option}: {error}, got {given}") from None
     raise ValueError(f"search.space.{option} must have 'choices', or 'low' and 'high', got {given}")
+
+
+def with_fractions(
+    space: Mapping[str, BaseDistribution], config: Mapping[str, Any], overrides: Sequence[str]
+) -> dict[str, BaseDistribution]:
+    """Draw numbers between whole ends, not whole ones alone, where the option takes them.
+
+    Args:
+        space: the ranges of the options.
+        config: the configuration of the recipe.
+        overrides: the options that are not drawn.
+    """
+    made = dict(space)
+    for name, whole in space.items():
+        if isinstance(whole, IntDistribution):
+            point = {**any_of(space), name: whole.low + 0.5}
+            with suppress(ValueError):
+                Experiment(config, [*overrides, *as_options(point)])
+                made[name] = FloatDistribution(whole.low, whole.high, log=whole.log)
+    return made
 
 
 def any_of(space: Mapping[str, BaseDistribution]) -> dict[str, Any]:

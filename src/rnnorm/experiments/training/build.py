@@ -194,9 +194,23 @@ class Experiment(LightningCLI):
             check(self.datamodule)
 
     def as_yaml(self) -> str:
-        """Return the whole configuration as YAML, defaults included."""
+        """Return the whole configuration as YAML, defaults included.
+
+        Raises:
+            ValueError: if a value cannot be written so that it reads back.
+        """
         with _jsonargparse():
-            text: str = self.parser.dump(self.config, skip_none=False, skip_link_targets=False)
+            # jsonargparse would write a message in place of the value
+            warnings.filterwarnings("error", rf"\s*{_LOST}")
+            try:
+                text: str = self.parser.dump(self.config, skip_none=False, skip_link_targets=False)
+            except (UserWarning, ValueError) as error:
+                if (lost := re.search(rf"{_LOST} (.*)", str(error))) is None:
+                    raise
+                raise ValueError(
+                    f"config.yaml cannot hold {lost[1]}, the value of an argument, so no training "
+                    "could resume: give it the name of a class or function"
+                ) from None
         return text
 
     def as_dict(self) -> dict[str, Any]:
@@ -212,6 +226,8 @@ class Experiment(LightningCLI):
         return "\n".join([*lines, *getattr(self.datamodule, "notes", ())])
 
 
+# jsonargparse's words for a value that it cannot write
+_LOST = "Unable to serialize instance"
 _LIMIT = re.compile(r"trainer\.limit_\w+_batches")
 
 

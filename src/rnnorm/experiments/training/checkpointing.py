@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from rnnorm.experiments.private_apis import dump_checkpoint, log_now
-from rnnorm.experiments.training.resume import ACCUMULATING, accumulating
+from rnnorm.experiments.training.resume import ACCUMULATING, MONITORED, accumulating, monitored
 from rnnorm.experiments.training.run_names import BEST, LAST, PREVIOUS
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.signals import StopSignals
@@ -121,6 +121,9 @@ class KeepLastAndBest(Checkpoint):
             trainer.save_checkpoint(self.folder / LAST, storage_options=keep)
         else:
             self._ended["callbacks"][self.state_key] = self.state_dict()
+            # a training that was not ended here would not have had another validation
+            if _validates_in(0, trainer):
+                self._ended[MONITORED] = monitored(trainer)
             trainer.strategy.save_checkpoint(self._ended, self.folder / LAST, storage_options=keep)
         self.step, self.broken = trainer.global_step, False
 

@@ -8,7 +8,12 @@ from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging, Timer
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+    Timer,
+)
 from lightning.pytorch.strategies import DDPStrategy
 
 from rnnorm import synchronize
@@ -68,13 +73,16 @@ _COUNTS = (
     "limit_train_batches",
     "val_check_interval",
 )
+# callbacks that change a setting after it is recorded, and the option that sets it
+_FINDERS = ((BatchSizeFinder, "--batch-size N"), (LearningRateFinder, "--lr X"))
 
 
 def refuse_trainer(experiment: Experiment) -> None:
     """Refuse trainer arguments with which no training can run or resume.
 
     The refused arguments take no step, make Lightning divide by zero, cannot clip gradients, keep
-    averages outside of checkpoints, or draw other ``overfit_batches`` in each epoch.
+    averages outside of checkpoints, change the batch size or the learning rate after they are
+    recorded, or draw other ``overfit_batches`` in each epoch.
 
     Raises:
         ValueError: if an argument is refused; the message names the argument.
@@ -86,6 +94,12 @@ def refuse_trainer(experiment: Experiment) -> None:
             "the last checkpoint: take lightning.pytorch.callbacks.EMAWeightAveraging, which every "
             "checkpoint holds"
         )
+    for kind, option in _FINDERS:
+        if any(isinstance(c, kind) for c in given["callbacks"] or []):
+            raise ValueError(
+                f"trainer.callbacks may not hold {kind.__name__}, whose finding would not be in "
+                f"config.yaml, from which a training resumes: choose it, and give it by {option}"
+            )
     for name in (*_ENDS, *_COUNTS):
         value = given[name]
         counted = isinstance(value, int | float)

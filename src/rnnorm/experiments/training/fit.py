@@ -48,10 +48,13 @@ from rnnorm.experiments.training.resume import (
     starting_point,
 )
 from rnnorm.experiments.training.run import Run, introduction
-from rnnorm.experiments.training.run_names import LAST, checkpoint_of, is_run
+from rnnorm.experiments.training.run_names import LAST, checkpoint_of, is_run, refuse_several
 from rnnorm.experiments.training.score import score_of
 from rnnorm.experiments.training.signals import Stopped, StopSignals
 from rnnorm.experiments.writing import write_whole
+
+# errors of callbacks at the start, such as for an argument or a package that is missing
+_MISTAKES = (AttributeError, ImportError, LookupError, TypeError)
 
 
 def fit(
@@ -108,7 +111,8 @@ def fit(
         ValueError: if the recipe is unknown, or the folder to resume is of another recipe, model,
             order of the data, optimiser or schedule, or had another number of processes; ``start``
             is of other layers or data, or given with ``resume``; ``every_n_steps < 1``; ``samples``
-            is below 0, or the model writes none; or the trainer refuses its arguments.
+            is below 0, or the model writes none; the trainer refuses its arguments; or a callback
+            fails before the first step.
         FileExistsError: if ``run_dir`` exists.
         FileNotFoundError: if there is no run to resume, or ``data_dir`` lacks files.
         DivergedError: if the loss, a gradient, a parameter or a statistic is not finite.
@@ -196,11 +200,16 @@ def fit(
                 _train(experiment, trainer, keep, last, accepted)
         except DivergedError:
             raise
-        except (ValueError, TypeError, RuntimeError, IndexError):
-            if resume is None and writes and not accepted.trained:
+        except (*_MISTAKES, ValueError, RuntimeError) as error:
+            if accepted.trained:
+                raise
+            if resume is None and writes:
                 # so that the corrected command may take the folder's name
                 shutil.rmtree(folder)
-            raise
+            if not isinstance(error, _MISTAKES):
+                raise
+            reason = f"{type(error).__name__}: {shorten(error)}"
+            raise ValueError(f"the training failed before its first step: {reason}") from error
     return Run(folder, experiment, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 
@@ -236,13 +245,15 @@ def _begun(resume: str | Path, run_dir: str | Path | None, start: str | Path | N
     """Return the run folder of a training to resume.
 
     Raises:
-        ValueError: if ``run_dir`` is another folder, or ``start`` is given.
+        ValueError: if ``run_dir`` is another folder, ``start`` is given, or the folder is one of
+            runs.
     """
     folder = Path(resume)
-    if run_dir is not None and Path(run_dir) != folder:
+    if run_dir is not None and Path(run_dir).resolve() != folder.resolve():
         raise ValueError(f"--run-dir {run_dir} and --resume {folder} are different folders")
     if start is not None:
         raise ValueError(f"--start {start} must be left out with --resume: it has begun")
+    refuse_several(folder)
     return folder
 
 

@@ -24,7 +24,7 @@ from rnnorm.experiments.recipe.recipe import (
     read_config,
 )
 from rnnorm.experiments.training.build import Experiment
-from rnnorm.experiments.training.run_names import shell_word
+from rnnorm.experiments.training.run_names import is_run, shell_word
 from rnnorm.experiments.writing import partial_of, refuse_file, stale_partials, write_whole
 
 # most bytes of a run.json
@@ -38,8 +38,12 @@ def default_folder(recipe: Recipe) -> Path:
     return Path("runs") / (name.replace("/", "-") + small)
 
 
-def refuse_existing(folder: Path) -> None:
+def refuse_existing(folder: Path, option: str = "--run-dir") -> None:
     """Refuse a run folder that exists.
+
+    Args:
+        folder: where a new run should be.
+        option: the option that named the folder, or the folder above it.
 
     Raises:
         FileExistsError: if the path is a folder or a file.
@@ -47,11 +51,15 @@ def refuse_existing(folder: Path) -> None:
     """
     refuse_file(folder.parent)
     if folder.is_file():
-        raise FileExistsError(f"{folder} is a file: name a run folder with --run-dir")
+        raise FileExistsError(f"{folder} is a file: name a run folder with {option}")
+    if folder.exists() and not is_run(folder):
+        raise FileExistsError(
+            f"the run folder {folder} exists and holds no run: remove it, or name another {option}"
+        )
     if folder.exists():
         raise FileExistsError(
             f"the run folder {folder} exists: resume it by --resume "
-            f"{shell_word(folder)}, or name another with --run-dir"
+            f"{shell_word(folder)}, or name another with {option}"
         )
 
 

@@ -96,17 +96,18 @@ def refuse_another_training(folder: Path, experiment: Experiment) -> None:
 
     Raises:
         ValueError: if the model, data, seed, optimiser, schedule or trainer differ in what is
-            learned.
+            learned or validated.
     """
     # building adds the defaults of arguments that later patches brought
     before, now = Experiment(read_config(folder / "config.yaml")).as_dict(), experiment.as_dict()
-    if other := list(
-        differences(_learning(before), _learning(now), template="was {!r} and is {!r}")
-    ):
-        raise ValueError(
-            f"the run in {folder} was trained with other settings: {'; '.join(other)}, so begin a "
-            "new training with another --run-dir"
-        )
+    for what, settings in (("trained", _learning), ("validated", _validating)):
+        if other := list(
+            differences(settings(before), settings(now), template="was {!r} and is {!r}")
+        ):
+            raise ValueError(
+                f"the run in {folder} was {what} with other settings: {'; '.join(other)}, so begin "
+                "a new training with another --run-dir"
+            )
 
 
 def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,6 +127,14 @@ def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
             "callbacks": {name: callbacks.get(name) for name in _LEARNING_CALLBACKS},
         },
     }
+
+
+def _validating(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a whole configuration that determine which rows are validated."""
+    limit, data = config["trainer"]["limit_val_batches"], config["data"]["init_args"]
+    # a number of minibatches is of more rows in larger ones
+    size = {} if limit is None else {"eval_batch_size": data.get("eval_batch_size")}
+    return {"trainer": {"limit_val_batches": limit}, "data": {"init_args": size}}
 
 
 class RandomState(Callback):
@@ -179,6 +188,8 @@ class RandomState(Callback):
 
 
 _KEY = "plateaus"
+#: the key of a checkpoint for what :func:`monitored` returns
+MONITORED = "monitored"
 
 
 class StepsOnPlateau(Callback):
@@ -186,10 +197,13 @@ class StepsOnPlateau(Callback):
 
     Lightning leaves out the step at an epoch's end whose checkpoint is resumed, as the checkpoint
     is written before the step, and the step at the end of an epoch that is resumed in the middle.
+    A step without a validation in its epoch takes the values of the last one, which a new process
+    gets from the checkpoint.
     """
 
     def __init__(self) -> None:
         self._seen: list[float | None] = []
+        self._monitored: dict[str, float] = {}
         self._steps_next = False
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -206,7 +220,8 @@ class StepsOnPlateau(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep the values for the steps that Lightning takes after the checkpoint."""
+        """Keep the last monitored values, and those of steps that follow the checkpoint."""
+        checkpoint[MONITORED] = monitored(trainer)
         if self._steps_next:
             checkpoint[_KEY] = _values(trainer)
 
@@ -215,9 +230,13 @@ class StepsOnPlateau(Callback):
     ) -> None:
         """Keep the checkpoint's values until the schedules are loaded."""
         self._seen = checkpoint.get(_KEY, [])
+        # older checkpoints lack the values
+        self._monitored = checkpoint.get(MONITORED, {})
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the steps that the loaded checkpoint lacks."""
+        """Restore the monitored values, and take the steps that the loaded checkpoint lacks."""
+        for name, value in self._monitored.items():
+            trainer.callback_metrics[name] = torch.tensor(value, dtype=torch.float64)
         if self._seen:
             _step(trainer, self._seen)
         self._seen = []
@@ -225,6 +244,13 @@ class StepsOnPlateau(Callback):
 
 def _plateaus(trainer: Trainer) -> list[LRSchedulerConfig]:
     return [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+
+
+def monitored(trainer: Trainer) -> dict[str, float]:
+    """Return the last value of each logged metric that a ``ReduceLROnPlateau`` monitors."""
+    names = [config.monitor or "" for config in _plateaus(trainer)]
+    pairs = zip(names, _values(trainer), strict=True)
+    return {name: value for name, value in pairs if value is not None}
 
 
 def _values(trainer: Trainer) -> list[float | None]:

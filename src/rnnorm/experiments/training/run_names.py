@@ -69,6 +69,16 @@ def runs_in(word: str | Path) -> list[Path]:
     return runs
 
 
+def refuse_several(folder: str | Path) -> None:
+    """Refuse a folder of runs where one run is needed.
+
+    Raises:
+        ValueError: if the folder is not a run folder, and holds some.
+    """
+    if not is_run(folder) and (runs := _runs(folder)):
+        raise ValueError(f"{folder} holds several runs: name one, such as {runs[0]}")
+
+
 def checkpoint_of(run: str | Path, checkpoint: str | Path | None = None) -> Path:
     """Return the given checkpoint, or the best of a run folder, or the last without a best.
 
@@ -83,8 +93,7 @@ def checkpoint_of(run: str | Path, checkpoint: str | Path | None = None) -> Path
     if checkpoint is not None:
         return Path(checkpoint)
     if not is_run(run):
-        if runs := _runs(run):
-            raise ValueError(f"{run} holds several runs: name one, such as {runs[0]}")
+        refuse_several(run)
         refuse_unknown(str(run))
         raise ValueError(f"{run} is a recipe: name its run folder instead, or add --ckpt FILE")
     if (kept := _kept(run)) is None:

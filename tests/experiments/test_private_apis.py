@@ -10,7 +10,7 @@ from lightning.pytorch.cli import LightningCLI
 from torch import nn
 
 import rnnorm
-from rnnorm.experiments import private
+from rnnorm.experiments import private_apis
 
 PACKAGE = Path(rnnorm.__file__).parent
 LIBRARIES = ("lightning", "pytorch_lightning", "jsonargparse")
@@ -70,5 +70,5 @@ def test_a_private_part_is_found(text):
 
 def test_one_file_touches_what_lightning_and_jsonargparse_keep_private():
     files = {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
-    assert set(uses(files.pop(Path(private.__file__))))
+    assert set(uses(files.pop(Path(private_apis.__file__))))
     assert [(path.name, name) for path, text in files.items() for name in uses(text)] == []
