@@ -16,7 +16,7 @@ ROOMS = (
     "console",
     "files",
     "writing",
-    "private",
+    "private_apis",
     "recipes",
     "recipe",
     "data",

@@ -307,7 +307,7 @@ def test_nothing_is_compiled_on_windows(monkeypatch):
 
 def test_a_compiler_that_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "CXX=no-such-compiler is no C" in compiler.unavailable()
+    assert "CXX=no-such-compiler is not a C" in compiler.unavailable()
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "install g++ or clang++" in compiler.unavailable()

@@ -249,7 +249,7 @@ def test_a_broken_checkpoint_is_answered_with_the_whole_ones_beside_it(tmp_path)
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     torch.save([1, 2], tmp_path / "list.ckpt")
-    with pytest.raises(ValueError, match="no checkpoint of a training"):
+    with pytest.raises(ValueError, match="not a checkpoint of a training"):
         read_checkpoint(tmp_path / "list.ckpt")
     with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
         read_checkpoint(tmp_path / "none.ckpt")
