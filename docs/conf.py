@@ -46,7 +46,7 @@ napoleon_custom_sections = ["Shape"]
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|collections\.abc)\..*"),
     ("py:.*", r"(os|pathlib)\..*"),
-    ("py:.*", r"(.*\.)?(Axes|Layer|Model|Norm|RecurrentDropout|Tensor)"),
+    ("py:.*", r"(.*\.)?(Axes|(Sequence)?Layer|Model|Norm|RecurrentDropout|Tensor)"),
 ]
 
 # no example waits for a compiler
