@@ -223,6 +223,18 @@ def test_an_average_goes_on_after_update_bn_over_longer_sequences(failing):
     average.update_parameters(network)
 
 
+def test_a_copy_made_within_batch_statistics_grows_afterwards():
+    network = model()
+    train(network, 3)
+    network.eval()
+    with rnnorm.diagnostics.batch_statistics(network):
+        average = AveragedModel(network)
+    network.train()
+    train(network, 9)
+    average.update_parameters(network)
+    assert steps_of(average.module) == 9
+
+
 def test_an_average_goes_on_after_batch_statistics_of_longer_sequences():
     network = model()
     average = AveragedModel(network)

@@ -50,7 +50,7 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
         with (
             states_apart(model.modules()),
             # copies must not grow along with rows that are dropped again
-            temporarily(populations, _followed=False),
+            temporarily(populations, _grows_alone=True),
             temporarily(layers, training=True, _population_serves=False, **calm),
         ):
             yield

@@ -87,7 +87,7 @@ def update_bn(
             states_apart(modules),
             temporarily(modules, training=False),
             # copies of the model must not grow along if an error restores its rows
-            temporarily(populations, _followed=False),
+            temporarily(populations, _grows_alone=True),
             temporarily(active, training=True, momentum=None, dropout=0.0, _draws=False),
         ):
             for module in populations:

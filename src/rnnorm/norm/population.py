@@ -46,6 +46,8 @@ class Population(nn.Module):
     num_batches_tracked: Tensor
     # whether a deep copy exists; a class attribute, since old pickles lack the instance one
     _followed = False
+    # whether it grows without its copies, which other code resizes when it is known how far
+    _grows_alone = False
     # whether every row serves its own step, with a count or without
     _filled = False
 
@@ -110,7 +112,7 @@ class Population(nn.Module):
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         twin.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
-        twin._followed, self._followed = False, True
+        twin._followed, self._followed, twin._grows_alone = False, True, False
         twins = _copies.setdefault(self, [])
         twins.append(ref(twin, twins.remove))
         return twin
@@ -120,7 +122,7 @@ class Population(nn.Module):
 
         Deep copies grow to as many rows, but lose none.
         """
-        if self._followed:
+        if self._followed and not self._grows_alone:
             # a compiled graph would keep today's copies and number of rows
             uncompiled(self._grow_copies)(rows)
         if rows == len(self):

@@ -77,6 +77,12 @@ def test_whole_ends_give_whole_numbers_where_no_others_are_taken(recipe):
     assert not any(p[clip].is_integer() for p in drawn)
 
 
+def test_the_trainer_is_asked_whether_it_takes_fractions(recipe):
+    batches = "trainer.limit_train_batches"
+    found = search(**recipe(**{batches: {"low": 1, "high": 3}}), trials=1)
+    assert type(found.trials[0].params[batches]) is int
+
+
 def test_a_name_is_drawn_and_listed_as_it_is(recipe):
     orders = ["none", "fixed"]
     found = search(**recipe(**{"data.init_args.permutation": {"choices": orders}}), trials=1)

@@ -147,10 +147,13 @@ def test_resume_refuses_to_validate_other_rows(tmp_path, tiny, limit):
     fit(RECIPE, run_dir=folder, overrides=[*tiny, "--trainer.max_epochs=1", *given])
     other, said = {
         None: ("--trainer.limit_val_batches=1", r"trainer\.limit_val_batches was None and is 1"),
-        1: ("--data.eval_batch_size=5", r"eval_batch_size was \d+ and is 5"),
+        1: ("--data.eval_batch_size=5", r"data\.init_args\.eval_batch_size was \d+ and is 5"),
     }[limit]
-    with pytest.raises(ValueError, match=f"run was validated with other settings: .*{said}"):
+    with pytest.raises(ValueError, match=f"run was validated with other settings: {said}, so"):
         fit(resume=folder, overrides=["--trainer.max_epochs=2", other])
+    if limit is None:
+        whole = ["--trainer.max_epochs=2", "--trainer.limit_val_batches=1.0"]
+        assert fit(resume=folder, overrides=whole).trainer.current_epoch == 2
 
 
 def test_resume_evaluates_in_other_minibatches(tmp_path, tiny):

@@ -191,7 +191,7 @@ def with_fractions(
         if isinstance(whole, IntDistribution):
             point = {**any_of(space), name: whole.low + 0.5}
             with suppress(ValueError):
-                Experiment(config, [*overrides, *as_options(point)])
+                Experiment(config, [*overrides, *as_options(point)]).make_trainer([])
                 made[name] = FloatDistribution(whole.low, whole.high, log=whole.log)
     return made
 

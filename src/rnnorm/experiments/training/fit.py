@@ -208,8 +208,9 @@ def fit(
                 shutil.rmtree(folder)
             if not isinstance(error, _MISTAKES):
                 raise
+            which = "first" if resume is None else "next"
             reason = f"{type(error).__name__}: {shorten(error)}"
-            raise ValueError(f"the training failed before its first step: {reason}") from error
+            raise ValueError(f"the training failed before its {which} step: {reason}") from error
     return Run(folder, experiment, trainer, keep.best, keep.best_epoch, clock.seconds)
 
 

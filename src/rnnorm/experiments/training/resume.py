@@ -100,7 +100,8 @@ def refuse_another_training(folder: Path, experiment: Experiment) -> None:
     """
     # building adds the defaults of arguments that later patches brought
     before, now = Experiment(read_config(folder / "config.yaml")).as_dict(), experiment.as_dict()
-    for what, settings in (("trained", _learning), ("validated", _validating)):
+    compared = (("trained", _learning), ("validated", _limit), ("validated", _limited))
+    for what, settings in compared:
         if other := list(
             differences(settings(before), settings(now), template="was {!r} and is {!r}")
         ):
@@ -129,12 +130,19 @@ def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _validating(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a whole configuration that determine which rows are validated."""
-    limit, data = config["trainer"]["limit_val_batches"], config["data"]["init_args"]
-    # a number of minibatches is of more rows in larger ones
-    size = {} if limit is None else {"eval_batch_size": data.get("eval_batch_size")}
-    return {"trainer": {"limit_val_batches": limit}, "data": {"init_args": size}}
+def _limit(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the setting that says how many minibatches are validated, None for all."""
+    limit = config["trainer"]["limit_val_batches"]
+    whole = isinstance(limit, float) and limit == 1
+    return {"trainer": {"limit_val_batches": None if whole else limit}}
+
+
+def _limited(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the size of the minibatches that are validated, if these are limited in number."""
+    if not _limit(config)["trainer"]["limit_val_batches"]:
+        return {}
+    size = config["data"]["init_args"].get("eval_batch_size")
+    return {"data": {"init_args": {"eval_batch_size": size}}}
 
 
 class RandomState(Callback):

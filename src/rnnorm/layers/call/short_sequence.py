@@ -36,6 +36,8 @@ def run(module: Any, input: Any, hx: Any, step: Any) -> Any:
         or module.recurrent_dropout
         or dispatch.forced()
         or type(input) is not Tensor
+        # an iterator could be read once only
+        or not (hx is None or isinstance(hx, (Tensor, tuple, list)))
     ):
         return None
     if input.is_nested or input.dim() != 3:
