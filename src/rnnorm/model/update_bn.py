@@ -109,6 +109,7 @@ def update_bn(
             )
         for module in own:
             module.forget_rare_steps()
+            # now that nothing can fail, copies grow to the same length
             module.resize(len(module))
     except BaseException:
         for module, buffers in before.items():

@@ -46,7 +46,7 @@ class Population(nn.Module):
     num_batches_tracked: Tensor
     # whether a deep copy exists; a class attribute, since old pickles lack the instance one
     _followed = False
-    # whether it grows without its copies, which other code resizes when it is known how far
+    # whether copies stay as they are while it grows, since its new rows may be dropped again
     _grows_alone = False
     # whether every row serves its own step, with a count or without
     _filled = False

@@ -203,7 +203,7 @@ def update(
 
 
 def _has_rows(each: Population) -> bool:
-    """Tell whether a population has a row for each step, and is not a frozen one, of views."""
+    """Tell whether a population copies a row for each step, where a frozen one gives views."""
     return type(each) is Population and not each.shared
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a layer between short calls, and how a repeated call is recognised."""
+"""The part of a short call that a layer's next one reuses, and the test for a repetition."""
 
 from __future__ import annotations
 

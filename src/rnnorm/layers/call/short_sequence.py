@@ -14,6 +14,7 @@ from rnnorm.kernels.call import Request
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.layers.call import short_call
 from rnnorm.layers.call.one_layer import CallSettings, run_layer
+from rnnorm.layers.call.sorted_batch import reverse
 from rnnorm.layers.initial_state import initial_state
 from rnnorm.layers.norm_parameters import populations
 
@@ -104,11 +105,12 @@ def _several(module: Any, x: Tensor, hx: Any, step: Any) -> tuple[Tensor, State]
         outputs = []
         for i in range(k, k + directions):
             state = zeros or tuple([s[i] for s in first])
-            frames, own = x.flip(0) if i > k else x, state if given else ()
+            # the second direction reads the frames backwards
+            frames, own = reverse(x, None) if i > k else x, state if given else ()
             found = short_call.one_of_several(module, suffixes[i], frames, state, own, start)
             if found is None:
                 found = run_layer(module, settings, frames, None, state, suffixes[i])[:2]
-            outputs.append(found[0].flip(0) if i > k else found[0])
+            outputs.append(reverse(found[0], None) if i > k else found[0])
             final.append(found[1])
         x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
     return x, tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
