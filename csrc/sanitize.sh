@@ -52,5 +52,6 @@ for source in forward backward; do
 done
 for pid in "${pids[@]}"; do wait "$pid"; done
 "$compiler" "${flags[@]}" "${objects[@]}" -o "$folder/$kind"
-# the scratch block is kept until its thread ends, and OpenMP's pool until the process does
-ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=4 "${emulator[@]}" "$folder/$kind" "$stride"
+# the scratch block is kept until its thread ends, and OpenMP's pool until the process does; waiting
+# threads leave the processor to those of other tests
+ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=4 OMP_WAIT_POLICY=passive "${emulator[@]}" "$folder/$kind" "$stride"
