@@ -151,7 +151,7 @@ def fit(
         keep = KeepLastAndBest(folder / "checkpoints", score, every_n_steps, signals)
         if last is not None:
             keep.step, keep.broken = step, last.name != LAST
-        accepted = _Accepted(experiment, folder)
+        accepted = _Accepted(experiment, folder, resumed=resume is not None)
         shown = [] if quiet else [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
         if count := about.get("samples"):
             shown.append(Samples(folder / SAMPLES, count, quiet, step))
@@ -259,15 +259,15 @@ def _begun(resume: str | Path, run_dir: str | Path | None, start: str | Path | N
 
 
 class _Accepted(Callback):
-    """Writes the configuration of a training once its trainer and optimiser accept it."""
+    """Notes that trainer and optimiser accept a training, and writes what a resumed one changes."""
 
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self._experiment, self.folder = experiment, folder
+    def __init__(self, experiment: Experiment, folder: Path, *, resumed: bool) -> None:
+        self._experiment, self.folder, self._resumed = experiment, folder, resumed
         self.done = self.trained = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the configuration: the checkpoint, if any, is loaded."""
-        if trainer.is_global_zero:
+        """Write the configuration of a resumed training, whose checkpoint is loaded."""
+        if self._resumed and trainer.is_global_zero:
             write_whole(self.folder / "config.yaml", self._experiment.as_yaml().encode())
         self.done = True
 

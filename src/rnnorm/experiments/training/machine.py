@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import re
 import subprocess
@@ -56,6 +57,7 @@ def processor() -> str:
     return name
 
 
+@functools.cache
 def _commit() -> str:
     """Return the commit of the running source, ``-dirty`` if changed, or "" if installed."""
     file = Path(rnnorm.__file__)

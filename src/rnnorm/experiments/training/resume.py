@@ -78,7 +78,7 @@ def starting_point(folder: Path, experiment: Experiment) -> StartingPoint:
     if state.get(ACCUMULATING):
         return StartingPoint()
     # Lightning counts the epochs that were whole before this one
-    begun, given = state["epoch"] + 1, experiment.as_dict()["trainer"]["max_epochs"]
+    begun, given = state["epoch"] + 1, experiment.config["trainer"]["max_epochs"]
     if given is not None and 0 <= given < begun:
         raise ValueError(
             f"epochs must be at least {begun}, as the training in {folder} has begun that many, "
