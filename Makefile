@@ -20,7 +20,7 @@ ifneq ($(wildcard ../shared/data),)
 export RNNORM_DATA ?= $(abspath ../shared/data)
 endif
 
-# for `make older floor newest triton-sixth`: another seed draws other tests
+# for `make slow-third older floor newest triton-sixth`: another seed draws other tests
 SEED ?= $(shell date +%Y%m%d)
 ifneq ($(shell grep -m1 -o avx512f /proc/cpuinfo 2>/dev/null),)
 OLDER := RNNORM_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
@@ -40,7 +40,7 @@ INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values equations loop
 	tests/kernels/test_cuda_kernels.py tests/kernels/test_cuda_own_cell.py
 COMPILED := $(patsubst %,tests/kernels/test_%.py,triton_compiled cuda_compiled cuda_compiler)
 
-.PHONY: venv demo test lint format pytest slow older floor newest docs doctest wheel sanitize aarch64 windows macos triton triton-sixth clean
+.PHONY: venv demo test lint format pytest slow slow-third older floor newest docs doctest wheel sanitize aarch64 windows macos triton triton-sixth clean
 
 venv: $(STAMP)
 
@@ -73,13 +73,14 @@ format: venv
 
 # a worker a core, each with one thread; files of few tests may be the slow ones: none comes last
 pytest: marked = not slow
-slow: marked = slow
-pytest slow: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$(marked)"
+slow slow-third: marked = slow
+slow-third: drawn = --one-in 3 $(SEED)
+pytest slow slow-third: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$(marked)" $(drawn)
 
 # kernels, layers and laws as an older processor
 older: venv
-	$(OLDER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --sixth $(SEED) tests/kernels tests/layers tests/laws
+	$(OLDER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --one-in 6 $(SEED) tests/kernels tests/layers tests/laws
 
 floor: python = $(FLOOR_PYTHON)
 floor: versions = $(FLOOR)
@@ -94,7 +95,7 @@ floor newest: venv
 	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir build/$@/wheel .
 	build/$@/bin/python -m pip install --quiet --no-deps --no-index --force-reinstall build/$@/wheel/rnnorm-*.whl
 	build/$@/bin/python -c 'import sys, numpy, torch; print("Python", sys.version.split()[0], "torch", torch.__version__, "numpy", numpy.__version__)'
-	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --sixth $(SEED) --ignore tests/experiments tests
+	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --one-in 6 $(SEED) --ignore tests/experiments tests
 
 docs: venv
 	$(BIN)/sphinx-build -q -W -n -b html docs docs/_build/html
@@ -130,7 +131,7 @@ $(TRITON)-oldest/.installed: Makefile pyproject.toml | venv
 	@touch $@
 
 # the kernels for GPUs: interpreted, and compiled for GPUs that are not here: all tests, or a sixth of them
-triton-sixth: drawn = --sixth $(SEED)
+triton-sixth: drawn = --one-in 6 $(SEED)
 triton triton-sixth: $(TRITON)/.installed $(TRITON)-oldest/.installed
 	PYTHONPATH="$(CURDIR)/$(TRITON)" TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(drawn) $(INTERPRETED)
 	PYTHONPATH="$(CURDIR)/$(TRITON)" RNNORM_COMPILE_TRITON=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(drawn) $(COMPILED)

@@ -28,13 +28,15 @@ def _heard():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--sixth", metavar="SEED", help="run a sixth of the tests, drawn by the seed")
+    parser.addoption(
+        "--one-in", nargs=2, metavar=("N", "SEED"), help="run one in N tests, drawn by the seed"
+    )
 
 
 def pytest_collection_modifyitems(config, items):
-    seed = config.getoption("sixth")
-    if seed is None:
+    if config.getoption("one_in") is None:
         return
-    drawn = set(random.Random(seed).sample(range(len(items)), (len(items) + 5) // 6))
+    n, seed = config.getoption("one_in")
+    drawn = set(random.Random(seed).sample(range(len(items)), -(-len(items) // int(n))))
     config.hook.pytest_deselected(items=[t for k, t in enumerate(items) if k not in drawn])
     items[:] = [test for k, test in enumerate(items) if k in drawn]
