@@ -111,6 +111,22 @@ def test_training_on_does_not_change_it(plain, close):
     assert not any(p.requires_grad for p in frozen.parameters())
 
 
+@pytest.mark.parametrize("kind", [rnnorm.LSTM, nn.LSTM])
+def test_a_copy_of_a_layer_that_compiles_itself_does_not_run_the_layer(kind):
+    layer = kind(3, 4)
+    layer.compile(backend="eager")
+    x = torch.randn(5, 2, 3)
+    frozen = rnnorm.freeze(nn.Sequential(layer))
+    before = frozen(x)[0]
+    with torch.no_grad():
+        layer.weight_ih_l0.add_(1)
+    assert torch.equal(frozen(x)[0], before)
+    if kind is rnnorm.LSTM:
+        for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            assert twin._compiled_call_impl is None
+    assert layer._compiled_call_impl is not None
+
+
 def test_it_refuses_to_train_and_to_take_statistics(plain):
     frozen = rnnorm.freeze(trained(plain, "batch"))
     with pytest.raises(RuntimeError, match="a frozen model keeps its statistics"):

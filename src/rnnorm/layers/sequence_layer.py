@@ -89,6 +89,12 @@ class SequenceLayer(NormalisedModule, nn.RNNBase):
                     "torch.nn.utils.parametrize or recurrent_dropout="
                 )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy gets: not what ``compile`` has made, which would run this layer."""
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        state.pop("_compiled_call_impl", None)
+        return state
+
     def _suffixes(self) -> list[str]:
         directions = ("", "_reverse") if self.bidirectional else ("",)
         return [f"_l{k}{d}" for k in range(self.num_layers) for d in directions]

@@ -15,8 +15,8 @@ Model = TypeVar("Model", bound=nn.Module)
 
 #: advice where a hook or a computed tensor is in the way
 UNDO_FIRST = (
-    "undo pruning by torch.nn.utils.prune.remove, and the older weight norm by "
-    "torch.nn.utils.remove_weight_norm, first"
+    "undo pruning by torch.nn.utils.prune.remove, and the older weight and spectral norm by "
+    "remove_weight_norm and remove_spectral_norm of torch.nn.utils, first"
 )
 
 
@@ -56,6 +56,8 @@ def freeze(model: Model) -> Model:
         if isinstance(module, NormalisedModule):
             module._frozen = True
         if isinstance(module, nn.RNNBase):
+            # torch's classes copy what compile() has made of the original, which it would run
+            module._compiled_call_impl = None
             # cuDNN wants the weights in one block, deepcopy has copied them one by one
             module.flatten_parameters()
     return model
