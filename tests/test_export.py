@@ -10,6 +10,7 @@ from torch import nn
 
 import rnnorm
 from rnnorm import export
+from rnnorm.export import comparison
 from rnnorm.tracing import RELEASE
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -201,7 +202,7 @@ def test_the_table_serves_an_export_of_ones_own(tmp_path):
 
 def test_a_file_that_gives_other_values_is_not_left_there(tmp_path, monkeypatch):
     layer = nn.Linear(3, 2).eval()
-    monkeypatch.setitem(rnnorm.export.TOLERANCES, torch.float32, -1.0)
+    monkeypatch.setitem(comparison._TOLERANCES, torch.float32, -1.0)
     with pytest.raises(RuntimeError, match="onnxruntime returns another"):
         rnnorm.export.onnx(layer, (torch.randn(4, 3),), tmp_path / "layer.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from rnnorm.export.c_source import CStream as CStream
 from rnnorm.export.c_source import c as c
-from rnnorm.export.c_source import naming_in_errors
+from rnnorm.export.comparison import compare, enlarged, tensors_in, without_autocast
+from rnnorm.export.output_files import check_path, naming, written_whole
 from rnnorm.model.freeze import freeze
 from rnnorm.norm.population import Population
 from rnnorm.tracing import for_onnx
-
-#: largest root-mean-square difference from the model, relative to the output's
-TOLERANCES = {torch.float16: 1e-2, torch.float32: 1e-4, torch.float64: 1e-9}
-# a result that moves by more than this many last bits counts as enlarged rounding, and a difference
-# from the model of more than this many such movements counts as an error
-_ROUNDING = 16.0
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
@@ -42,7 +37,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ImportError: if onnxscript is missing.
     """
     import numpy as np
-    from onnx_ir import tensor
+    from onnx_ir import DataType, tensor
     from onnxscript import opset18
 
     op: Any = opset18
@@ -85,8 +80,18 @@ def translations() -> dict[Any, Callable[..., Any]]:
         wide = op.Cast(op.Constant(value=tensor(np.array(eps))), to=input.dtype)
         return op.Mul(op.Div(input, op.Sqrt(op.Add(square, wide))), weight)
 
+    def transpose(self: Any, dim0: int, dim1: int) -> Any:
+        """Translate transpose; onnxruntime 1.32 dies where float16 is transposed and multiplied."""
+        order = [*range(len(self.shape))]
+        order[dim0], order[dim1] = order[dim1], order[dim0]
+        if self.dtype != DataType.FLOAT16:
+            return op.Transpose(self, perm=order)
+        wide = op.Transpose(op.Cast(self, to=DataType.FLOAT), perm=order)
+        return op.Cast(wide, to=DataType.FLOAT16)
+
     aten = torch.ops.aten
     return {
+        aten.transpose.int: transpose,
         aten.sort.stable: sort,
         aten.cummax.default: cummax,
         aten.layer_norm.default: layer_norm,
@@ -133,7 +138,9 @@ def onnx(
             returns other results.
         TypeError: if the example is not a tuple, does not fit ``model.forward``, has a
             PackedSequence, or is taken by ``**kwargs`` of ``forward``, or a tensor is bfloat16.
+        ValueError: if there are more names than tensors, or ``path`` is a device or pipe.
         FileNotFoundError: if the folder of ``path`` does not exist.
+        IsADirectoryError: if ``path`` is a folder.
 
     Warns:
         UserWarning: if an input called ``step`` is an int, and statistics differ from step to step.
@@ -147,20 +154,24 @@ def onnx(
         raise TypeError(
             "example must have no PackedSequence: give a padded batch, and lengths in kwargs"
         )
-    if any(t.dtype == torch.bfloat16 for t in (*model.parameters(), *_tensors(example, kwargs))):
+    if any(t.dtype == torch.bfloat16 for t in (*model.parameters(), *tensors_in(example, kwargs))):
         raise TypeError(
             "model and example must not be bfloat16, in which onnxruntime has no matrix product on "
             "a CPU: export model.float() with an example in float32"
         )
-    frozen, path = freeze(model), Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"path must be in a folder that exists, got {path}")
+    path = Path(path)
+    check_path(path)
+    _check_names("input_names", input_names, len(tensors_in(example, kwargs)))
+    frozen = freeze(model)
     # cloned: torch.export merges inputs that are one and the same tensor
     example, kwargs = tree_map(
         lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf,
         (example, kwargs or {}),
     )
-    given = inspect.signature(frozen.forward).bind(*example, **kwargs).arguments
+    try:
+        given = inspect.signature(frozen.forward).bind(*example, **kwargs).arguments
+    except TypeError as error:
+        raise TypeError(f"example and kwargs must fit the model's forward: {error}") from None
     named = {name: value for name, value in given.items() if name in kwargs}
     if unnamed := sorted(kwargs.keys() - named):
         raise TypeError(
@@ -178,9 +189,7 @@ def onnx(
         )
     if dynamic_shapes is None:
         dynamic_shapes = {name: every_size(value) for name, value in given.items()}
-    with warnings.catch_warnings(), _without_autocast(example, named):
-        # torch warns of its own code, and of sizes with two names
-        warnings.simplefilter("ignore")
+    with _quiet(), without_autocast(example, named):
         with for_onnx():
             exported = torch.export.export(frozen, example, named, dynamic_shapes=dynamic_shapes)
         program = torch.onnx.export(
@@ -193,9 +202,9 @@ def onnx(
             verbose=False,
         )
     assert program is not None
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with naming_in_errors(path):
+    _check_names("output_names", output_names, len(program.model.graph.outputs))
+    with written_whole(path) as (partial,):
+        with naming(path):
             program.save(partial, external_data=False)
         try:
             session = onnxruntime.InferenceSession(partial, providers=["CPUExecutionProvider"])
@@ -207,11 +216,8 @@ def onnx(
             ) from error
         sizes = {put.name: [*map(_size, put.shape)] for put in session.get_inputs()}
         # in this run the model gives its own warnings, as of a stream without step
-        larger = _enlarged(list(sizes.values()), example, named)
-        messages = [_compare(frozen, session, *inputs) for inputs in ((example, named), larger)]
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+        larger = enlarged(list(sizes.values()), example, named)
+        messages = [compare(frozen, session, *inputs) for inputs in ((example, named), larger)]
     if any(messages):
         warnings.warn(next(filter(None, messages)), stacklevel=2)
     return sizes
@@ -223,134 +229,34 @@ def every_size(inputs: Any) -> Any:
     def of(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return None
-        return dict.fromkeys(range(value.dim()), torch.export.Dim.AUTO)
+        # torch fixes sizes of 0 and 1, and says so for each
+        sizes = [dim for dim, size in enumerate(value.shape) if size > 1]
+        return dict.fromkeys(sizes, torch.export.Dim.AUTO)
 
     return tree_map(of, inputs)
 
 
-def _size(size: int | str) -> int | str:
-    return int(size) if str(size).isdigit() else size
-
-
-def _tensors(*inputs: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+def _check_names(what: str, names: Sequence[str] | None, count: int) -> None:
+    """Refuse more names than tensors, which torch ignores."""
+    if names is not None and len(names) > count:
+        raise ValueError(f"{what} must be at most {count}, one for each tensor, got {[*names]}")
 
 
 @contextmanager
-def _without_autocast(*inputs: Any) -> Iterator[None]:
-    """Turn autocast off within the context, on the CPU and on the devices of the inputs."""
-    with ExitStack() as stack:
-        for kind in {"cpu", *(tensor.device.type for tensor in _tensors(inputs))}:
-            if torch.amp.is_autocast_available(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
+def _quiet() -> Iterator[None]:
+    """Silence what torch and onnxscript say of their own code, and of sizes with two names."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
-def _enlarged(
-    sizes: list[list[int | str]], example: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return inputs with every named size enlarged by one, and noise on floating point values.
-
-    The added part repeats the first. Noise is added because examples are often constant.
-    """
-    left, generator = iter(sizes), torch.Generator("cpu").manual_seed(0)
-
-    def enlarge(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        for dim, size in enumerate(next(left)):
-            # a size that is an expression follows from another size
-            if isinstance(size, str) and size.isidentifier():
-                value = torch.cat([value, value.narrow(dim, 0, 1)], dim)
-        if value.is_floating_point():
-            added = torch.rand(value.shape, generator=generator, device="cpu")
-            value = value + added.to(value)
-        return value
-
-    larger: tuple[tuple[Any, ...], dict[str, Any]] = tree_map(enlarge, (example, named))
-    return larger
-
-
-@torch.no_grad()
-def _results(model: nn.Module, example: tuple[Any, ...], named: dict[str, Any]) -> list[Tensor]:
-    """Return the tensors that a model returns, on the CPU."""
-    with _without_autocast(example, named):
-        return [tensor.cpu() for tensor in _tensors(model(*example, **named))]
-
-
-@torch.no_grad()
-def _jittered_results(
-    model: nn.Module, example: tuple[Any, ...], named: dict[str, Any]
-) -> list[Tensor]:
-    """Return the results where floating point inputs and parameters change in their last bit."""
-    generator = torch.Generator("cpu").manual_seed(0)
-
-    def jitter(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            return value
-        drawn = 2 * torch.rand(value.shape, generator=generator, device="cpu") - 1
-        return value + value * (torch.finfo(value.dtype).eps * drawn).to(value)
-
-    twin = copy.deepcopy(model)
-    for own in (*twin.parameters(), *twin.buffers()):
-        own.copy_(jitter(own))
-    return _results(twin, *tree_map(jitter, (example, named)))
-
-
-@torch.no_grad()
-def _compare(
-    model: nn.Module, session: Any, example: tuple[Any, ...], named: dict[str, Any]
-) -> str:
-    """Check that an ONNX file returns what the model does.
-
-    Returns:
-        text of a warning if results differ as rounding makes them, else empty text.
-
-    Raises:
-        RuntimeError: if the results differ.
-    """
-    wanted = _results(model, example, named)
-    names = [put.name for put in session.get_inputs()]
-    feed = dict(zip(names, _tensors(example, named), strict=True))
-    outputs = session.run(None, {name: tensor.numpy(force=True) for name, tensor in feed.items()})
-    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in feed.values())
-    jittered: list[Tensor] = []
-    enlarged = ""
-    for k, (put, found, want) in enumerate(
-        zip(session.get_outputs(), outputs, wanted, strict=True)
-    ):
-        got = torch.from_numpy(found)
-        if got.shape != want.shape:
-            raise RuntimeError(
-                f"onnxruntime returns {put.name} of shape {tuple(got.shape)} for inputs of "
-                f"{shapes}, the model {tuple(want.shape)}: a size of the example is fixed"
-            )
-        if not want.numel():
-            continue
-        tolerance = TOLERANCES.get(want.dtype, 0.0)
-        last_bit = torch.finfo(want.dtype).eps if want.is_floating_point() else 0.0
-        got, want = got.double(), want.double()
-        error, scale = _rms(got, want), _rms(want.masked_fill(want.isinf(), 0))
-        if error <= tolerance * scale:
-            continue
-        text = (
-            f"onnxruntime returns another {put.name} than the model for inputs of {shapes}: the "
-            f"difference is {error:.1e} where the size is {scale:.1e}"
-        )
-        # a recurrence may enlarge rounding from step to step
-        jittered = jittered or _jittered_results(model, example, named)
-        moved = _rms(jittered[k].double(), want)
-        if not (moved > _ROUNDING * last_bit * scale and error <= _ROUNDING * moved):
-            raise RuntimeError(text)
-        enlarged = enlarged or (
-            f"{text}. The model's own result moves by {moved:.1e} where inputs and parameters "
-            "change in their last bit: so many steps enlarge rounding. Give an example of fewer "
-            "steps, whose results can be compared more closely"
-        )
-    return enlarged
-
-
-def _rms(one: Tensor, other: Tensor | float = 0.0) -> float:
-    """Return the root mean square of a difference; infinite values are compared for equality."""
-    difference = (one - other).masked_fill(one == other, 0)
-    return float((difference**2).mean().sqrt())
+def _size(size: int | str) -> int | str:
+    return int(size) if str(size).isdigit() else size

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.export.c_text import Source
+from rnnorm.export.output_files import check_path, naming, written_whole
 from rnnorm.export.stream import Stream, check_layer, read, run
 from rnnorm.model.freeze import freeze
 
@@ -19,20 +18,13 @@ from rnnorm.model.freeze import freeze
 # rounding from step to step
 _TOLERANCE = 1e-6
 _FRAMES = 64
-# C's own headers: where a compiler looks for headers, a file of the same name would replace one
+# C's own headers, then those that they include in some libraries: where a compiler looks for
+# headers, a file of the same name would replace one
 _HEADERS = (
     "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdarg "
-    "stdbool stddef stdint stdio stdlib string tgmath time wchar wctype"
+    "stdbool stddef stdint stdio stdlib string tgmath time wchar wctype "
+    "alloca endian features newlib strings"
 )
-
-
-@contextmanager
-def naming_in_errors(path: Path) -> Iterator[None]:
-    """Name the file in an error of writing it, such as that of a full disk, which has no name."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 class CStream(NamedTuple):
@@ -92,11 +84,11 @@ def c(
 
     Raises:
         TypeError: if ``frozen``, ``linear`` or ``frames`` is of another type.
-        ValueError: if an option of the layer is refused, a value is not finite in float32, or
-            ``quantize``, the name of the file, the size of ``linear`` or a value of ``frames`` does
-            not fit.
+        ValueError: if an option of the layer is refused, a value is not finite in float32,
+            ``quantize``, the name of the file, the size of ``linear`` or ``frames`` does not fit,
+            or ``path`` is a device or pipe.
         RuntimeError: if the layer computes another function than its parameters say, as with
-            hooks, or frames do not fit it.
+            hooks.
         FileNotFoundError: if the folder of ``path`` does not exist.
         IsADirectoryError: if ``path`` or its header is a folder.
     """
@@ -126,16 +118,10 @@ def c(
         f"{costs.error:.2e} of its outputs (root mean square), {costs.largest_error:.2e} at most",
     ]
     texts = {path.with_suffix(".h"): source.header(), path: source.text(comment)}
-    partial = {file: file.with_name(f"{file.name}.partial") for file in texts}
-    try:
-        for file, text in texts.items():
-            with naming_in_errors(file):
-                partial[file].write_text(f"{text}\n", encoding="utf-8")
-        for file in texts:
-            partial[file].replace(file)
-    finally:
-        for file in texts:
-            partial[file].unlink(missing_ok=True)
+    with written_whole(*texts) as partial:
+        for part, (file, text) in zip(partial, texts.items(), strict=True):
+            with naming(file):
+                part.write_text(f"{text}\n", encoding="utf-8")
     return costs
 
 
@@ -168,11 +154,12 @@ def _check(frozen: Any, path: Path, quantize: object, linear: object, frames: ob
             raise TypeError(f"frames must be real, got {frames.dtype}")
         if not frames.numel() or not frames.float().isfinite().all():
             raise ValueError("frames must be finite values in float32, one frame or more")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"path must be in a folder that exists, got {path}")
-    for file in (path, path.with_suffix(".h")):
-        if file.is_dir():
-            raise IsADirectoryError(f"path must name a file and its header, but {file} is a folder")
+        if frames.dim() not in (2, 3) or frames.size(-1) != frozen.input_size:
+            raise ValueError(
+                f"frames must be an input of the layer, (T, {frozen.input_size}) or with rows, got "
+                f"shape {tuple(frames.shape)}"
+            )
+    check_path(path, path.with_suffix(".h"))
 
 
 @torch.no_grad()
@@ -205,7 +192,8 @@ def _measure(
     if not apart <= _TOLERANCE:
         raise RuntimeError(
             f"the layer's outputs differ by {apart:.1e} of their size from what its parameters say:"
-            " remove its forward hooks, and those of linear, first"
+            " undo what changes them, such as forward hooks of its own or of linear, or a forward "
+            "of a subclass"
         )
     difference = run(stream, x.float(), quantised).double() - want
     return float(difference.square().mean().sqrt() / size), float(difference.abs().max())
