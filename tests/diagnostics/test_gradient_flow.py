@@ -8,7 +8,12 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import rnnorm
-from rnnorm.diagnostics import gradient_norms, gradient_norms_by_gamma, plot_gradient_norms
+from rnnorm.diagnostics import (
+    first_input_influence,
+    gradient_norms,
+    gradient_norms_by_gamma,
+    plot_gradient_norms,
+)
 
 T, B, I, H = 7, 5, 3, 4  # noqa: E741
 
@@ -140,6 +145,50 @@ def test_a_layer_of_several_is_named():
         second, gradient_norms(model.second, last_output, model.first(x)[0].detach())
     )
     assert not torch.equal(gradient_norms(model, last_output, x, layer="first"), second)
+
+
+class Tied(nn.Module):
+    """One layer under two names, of which forward takes the second, beside one that it leaves."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.encoder = self.decoder = layer
+        self.left = copy.deepcopy(layer)
+
+    def forward(self, x):
+        return self.decoder(x)
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_a_layer_may_have_several_names(name):
+    layer, x = nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    found = gradient_norms(Tied(layer), last_output, x, layer=name)
+    assert torch.equal(found, gradient_norms(layer, last_output, x))
+    with pytest.raises(ValueError, match="must call the layer, got none of layer='left'"):
+        gradient_norms(Tied(layer), last_output, x, layer="left")
+
+
+class Scaled(nn.LSTM):
+    def forward(self, x, hx=None):
+        return super().forward(3 * x, hx)
+
+
+def hooked():
+    layer = nn.GRU(3, 4)
+    layer.register_forward_pre_hook(lambda module, given: (3 * given[0], *given[1:]))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [(lambda: Scaled(3, 4), "LSTM .* a forward of its own"), (hooked, "GRU .* forward hooks")],
+)
+@pytest.mark.parametrize(
+    "measure", [lambda m, x: gradient_norms(m, last_output, x), first_input_influence]
+)
+def test_a_layer_that_does_more_than_torchs_is_refused(make, what, measure):
+    with pytest.raises(ValueError, match=f"layer '' must compute what {what}"):
+        measure(make(), torch.randn(5, 2, 3))
 
 
 def test_a_bidirectional_layer_has_no_single_state_of_a_step():

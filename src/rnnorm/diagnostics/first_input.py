@@ -42,7 +42,8 @@ def first_input_influence(model: nn.Module, x: Tensor) -> Tensor:
         ``(T,)``, the first step first.
 
     Raises:
-        ValueError: if the model is no such layer, or ``x`` has not three dimensions.
+        ValueError: if the model is no such layer, or one of ``torch.nn`` with hooks or a
+            ``forward`` of its own, or ``x`` has not three dimensions.
     """
     if not isinstance(model, nn.RNNBase):
         raise ValueError(f"model must be a recurrent layer, got {type(model).__name__}")

@@ -22,6 +22,7 @@ from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.rnn import RNN
 from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.layers.stateful import states_apart
+from rnnorm.model.freeze import UNDO_FIRST
 from rnnorm.model.synchronize import set_ranks
 
 if TYPE_CHECKING:
@@ -64,8 +65,9 @@ def gradient_norms(
         which begins at step 0.
 
     Raises:
-        ValueError: if there is no such layer, or several and ``layer`` is None, or the layer is
-            bidirectional.
+        ValueError: if there is no such layer, or several and ``layer`` is None, the layer is
+            bidirectional, or one of ``torch.nn`` with hooks or a ``forward`` of its own, or
+            ``model(x)`` does not call it.
         RuntimeError: if called in inference mode, as Lightning's validation is; or, under
             torch.distributed in training with ``horizon=None``, if ``x`` has more steps than the
             model has seen.
@@ -85,8 +87,11 @@ def gradient_norms(
         torch.backends.cudnn.flags(enabled=False),
     ):
         hidden = _record(recurrent)
+        loss = loss_fn(model(x))
+        if not hidden:
+            raise ValueError(f"model(x) must call the layer, got none of layer={layer!r}")
         # not backward(), which would add to gradients of parameters in loss_fn
-        grads = torch.autograd.grad(loss_fn(model(x)), hidden, allow_unused=True)
+        grads = torch.autograd.grad(loss, hidden, allow_unused=True)
     pairs = zip(hidden, grads, strict=True)
     return torch.stack([h.new_zeros(()) if g is None else g.norm() for h, g in pairs])
 
@@ -145,26 +150,38 @@ def find_layer(model: nn.Module, name: str | None) -> tuple[nn.Module, SequenceL
     """Find a layer, replace it if it is torch.nn's, and return the model and the layer.
 
     Raises:
-        ValueError: if there is no such layer, or several without ``name``, or it is bidirectional.
+        ValueError: if there is no such layer, or several without ``name``, or it is bidirectional,
+            or one of torch.nn that does more than torch.nn's.
     """
-    layers = {n: m for n, m in model.named_modules() if isinstance(m, nn.RNNBase)}
-    if name is None and len(layers) == 1:
+    # one layer may have several names
+    modules = dict(model.named_modules(remove_duplicate=False))
+    layers = {n: m for n, m in modules.items() if isinstance(m, nn.RNNBase)}
+    if name is None and len({*layers.values()}) == 1:
         name = next(iter(layers))
     if name is None or name not in layers:
         raise ValueError(f"layer must be one of {list(layers)}, got {name!r}")
     layer = layers[name]
     if layer.bidirectional:
         raise ValueError(f"layer {name!r} must not be bidirectional: it has no single h_t")
-    if not isinstance(layer, SequenceLayer):
-        layer = _as_ours(layer)
-        if name:
-            model.set_submodule(name, layer)
+    if isinstance(layer, SequenceLayer):
+        return model, layer
+    ours = _as_ours(layer, name)
+    for each in [n for n, m in layers.items() if m is layer]:
+        if each:
+            model.set_submodule(each, ours)
         else:
-            model = layer
-    return model, layer
+            model = ours
+    return model, ours
 
 
-def _as_ours(layer: nn.RNNBase) -> SequenceLayer:
+def _as_ours(layer: nn.RNNBase, name: str) -> SequenceLayer:
+    # a parametrized layer is of a subclass
+    own = "forward" in vars(layer) or type(layer).forward not in _FORWARDS
+    if own or layer._forward_pre_hooks or layer._forward_hooks:
+        raise ValueError(
+            f"layer {name!r} must compute what {layer.mode} of torch.nn does, got one with "
+            + ("a forward of its own" if own else f"forward hooks: {UNDO_FIRST}")
+        )
     names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
     names += {"LSTM": ["proj_size"], "GRU": []}.get(layer.mode, ["nonlinearity"])
     kind = {"LSTM": LSTM, "GRU": GRU}.get(layer.mode, RNN)
@@ -179,6 +196,9 @@ def _as_ours(layer: nn.RNNBase) -> SequenceLayer:
             # getattr computes a parametrized weight
             parameter.copy_(getattr(layer, name))
     return ours.train(layer.training)
+
+
+_FORWARDS = (nn.RNN.forward, nn.LSTM.forward, nn.GRU.forward)
 
 
 def _record(layer: SequenceLayer) -> list[Tensor]:
