@@ -384,3 +384,9 @@ def layer_and_cell(cell_name, norm):
         {name.replace("_l0", ""): value for name, value in layer.state_dict().items()}
     )
     return layer, cell
+
+
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_a_wrong_rank_is_told_before_states_that_are_no_tensors(norm, same_error):
+    x, hx = torch.randn(2, 4, 3), [torch.zeros(4, 5)]
+    same_error(lambda: rnnorm.GRUCell(3, 5, norm=norm)(x, hx), lambda: nn.GRUCell(3, 5)(x, hx))

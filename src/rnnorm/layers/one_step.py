@@ -103,7 +103,7 @@ class OneStep(NormalisedModule, nn.RNNCellBase):
         x = input if batched else input.unsqueeze(0)
         rows = x.size(0)
         shape = (rows, self.hidden_size)
-        state = given if batched else tuple(s.unsqueeze(0) for s in given)
+        state = tuple(s.unsqueeze(0) for s in given) if dim == 1 else given
         fits = (
             dim in (1, 2) and x.size(1) == self.input_size and (hx is None or len(given) == states)
         )
