@@ -41,7 +41,7 @@ class Series(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """Three disjoint parts of a data set, the names of its classes, and its mean and deviation."""
+    """Three disjoint parts of a data set, its classes, and its mean and deviation in float64."""
 
     train: Series
     val: Series
@@ -102,10 +102,10 @@ def load_series(
         )
     frames = torch.cat([whole.x[i] for i in kept])
     constant = frames.amin(0) == frames.amax(0)
-    mean, std = frames.mean(0), frames.double().std(0, correction=0).float()
-    std = std.masked_fill(constant, 1.0)
+    mean, std = frames.mean(0), frames.std(0, correction=0).masked_fill(constant, 1.0)
     train_part, val_part, test_part = (
-        Series([(x - mean) / std for x in part.x], part.y)
+        # scaled before they are rounded: of time stamps float32 would leave nothing
+        Series([((x - mean) / std).float() for x in part.x], part.y)
         for part in (whole.rows(kept), whole.rows(left), _labelled(test, classes))
     )
     return Splits(train_part, val_part, test_part, tuple(classes), mean, std)
@@ -146,7 +146,7 @@ def _split(y: Tensor, val: float) -> tuple[list[int], list[int]]:
     return [i for i in range(len(y)) if i not in left], sorted(left)
 
 
-def read_ts(path: str | Path) -> tuple[list[NDArray[np.float32]], list[str]]:
+def read_ts(path: str | Path) -> tuple[list[NDArray[np.float64]], list[str]]:
     """Read a ``.ts`` file: a header of ``@`` lines, then a series on each line.
 
     Colons separate the dimensions of a series, commas its values, and the class comes last. Files
@@ -175,7 +175,7 @@ def read_ts(path: str | Path) -> tuple[list[NDArray[np.float32]], list[str]]:
     if not header.get("@classlabel", "").startswith("true"):
         raise BrokenFileError(f"{path} has no classes: its header lacks '@classLabel true ...'")
     classes = set(header["@classlabel"].split()[1:])
-    x: list[NDArray[np.float32]] = []
+    x: list[NDArray[np.float64]] = []
     labels = []
     for number, line in enumerate(lines[start + 1 :], start + 2):
         if not line.strip():
@@ -199,23 +199,23 @@ def read_ts(path: str | Path) -> tuple[list[NDArray[np.float32]], list[str]]:
     return x, labels
 
 
-def numbers(text: str, path: str | Path, line: int) -> NDArray[np.float32]:
-    """Parse finite numbers separated by commas.
+def numbers(text: str, path: str | Path, line: int) -> NDArray[np.float64]:
+    """Parse numbers separated by commas, which are finite in float32.
 
     Raises:
         BrokenFileError: if a value is not a finite number.
     """
     try:
-        with np.errstate(over="ignore"):
-            values = np.array([float(value) for value in text.split(",")]).astype(np.float32)
+        values = np.array([float(value) for value in text.split(",")])
     except ValueError as error:
         raise BrokenFileError(f"{path} has no number in line {line}: {error}") from None
-    if not np.isfinite(values).all():
+    # their squares are finite too
+    if not (np.abs(values) <= np.finfo(np.float32).max).all():
         raise BrokenFileError(f"{path} has a value that is not finite in line {line}")
     return values
 
 
-def read_uci(path: str | Path, features: int = 1) -> tuple[list[NDArray[np.float32]], list[str]]:
+def read_uci(path: str | Path, features: int = 1) -> tuple[list[NDArray[np.float64]], list[str]]:
     """Read a UCI file: a series on each line, step after step, and its class last.
 
     Args:
@@ -231,7 +231,7 @@ def read_uci(path: str | Path, features: int = 1) -> tuple[list[NDArray[np.float
         ValueError: if ``features < 1``.
     """
     check_at_least(1, features=features)
-    x: list[NDArray[np.float32]] = []
+    x: list[NDArray[np.float64]] = []
     labels = []
     for number, line in numbered_lines(read_text(path)):
         text, _, label = line.rpartition(",")

@@ -1,4 +1,5 @@
 import gzip
+import re
 
 import numpy as np
 import pytest
@@ -34,6 +35,19 @@ def test_a_line_of_a_ts_file_is_a_series(tmp_path):
     np.testing.assert_array_equal(x[0], [[1, 4], [2, 5], [3, 6]])
     np.testing.assert_array_equal(x[1], [[7, 8]])
     assert labels == ["up", "down"]
+
+
+def test_values_far_from_zero_keep_their_differences(folder):
+    near = load_series("Two", folder)
+    for path in folder.glob("*.ts"):
+        head, data = path.read_text().split("@data\n")
+        moved = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]) + 1.6e9:.3f}", data)
+        path.write_text(f"{head}@data\n{moved}")
+    far = load_series("Two", folder)
+    assert far.train.x[0].dtype == torch.float32
+    for part in ("train", "val", "test"):
+        for one, other in zip(getattr(near, part).x, getattr(far, part).x, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
 
 
 def test_a_line_of_a_uci_file_is_a_series(tmp_path):
