@@ -229,6 +229,8 @@ def test_data_that_do_not_fit_are_refused(data, folder):
         StrokeData(dataset="x")
     with pytest.raises(ValueError, match="the drawings are not those of the checkpoint"):
         data.load_state_dict({"classes": [], "scale": 3.0})
+    # another processor may sum in another order
+    data.load_state_dict({"classes": [], "scale": data.scale * (1 + 1e-7)})
 
 
 def test_longer_drawings_are_left_out_of_training_and_counted(folder):

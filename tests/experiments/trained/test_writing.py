@@ -110,6 +110,7 @@ def test_it_is_readable(checkpoints):
         (WORDS, "the fish", "beginning 'the fish' has the word 'fish' in line 1, column 5"),
         (SENTENCES, "", "a beginning must have a symbol, got ''"),
         (WORDS, " ", "a beginning must have a symbol, got ' '"),
+        (SENTENCES, "a\udcff", r"a beginning must be text in UTF-8, got 'a\\udcff'"),
     ],
 )
 def test_a_beginning_that_cannot_be_read(checkpoints, name, beginning, what):

@@ -161,7 +161,7 @@ def test_flac_is_read_and_refused_where_it_was_cut(folder):
     data = path.read_bytes()
     for size in range(0, len(data), 50):
         path.write_bytes(data[:size])
-        with pytest.raises(ValueError, match=r"0_ann_0\.wav is not a recording"):
+        with pytest.raises(ValueError, match=r"0_ann_0\.wav is not a recording: [^<]*$"):
             read(folder, NAMES[:1])
 
 

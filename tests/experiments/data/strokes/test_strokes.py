@@ -174,6 +174,13 @@ def test_digits_have_their_classes_and_y_downwards(tmp_path):
     assert [each.label for each in parts.test] == ["0", "1", "2", "0", "1"]
 
 
+def test_a_digit_too_far_from_the_origin_is_refused_with_its_number(tmp_path):
+    for ending in ("tra", "tes"):
+        (tmp_path / f"pendigits.{ending}").write_text("0,1,2,3,1\n3e38,-3e38,-3e38,3e38,1\n")
+    with pytest.raises(BrokenFileError, match=r"pendigits\.tra: drawing 2 has a point .* 1e\+09"):
+        load_pendigits(tmp_path)
+
+
 def test_a_digit_alone_cannot_train_and_validate(tmp_path):
     for ending in ("tra", "tes"):
         (tmp_path / f"pendigits.{ending}").write_text("0,100,50,40,1\n")

@@ -156,7 +156,7 @@ def _samples(data: bytes, where: str, rate: int) -> NDArray[np.float32]:
                     f"{where} is truncated: it has {len(samples)} of {file.frames} samples"
                 )
     except soundfile.LibsndfileError as error:
-        raise ValueError(f"{where} is not a recording: {error}") from None
+        raise ValueError(f"{where} is not a recording: {error.error_string}") from None
     if found != rate:
         raise ValueError(f"{where} must have {rate} samples a second, got {found}")
     if samples.shape[1] != 1:

@@ -28,6 +28,9 @@ from rnnorm.experiments.files import (
     users_folder,
 )
 
+# offsets are held in float32, in which larger ones lose their whole numbers
+_FARTHEST = 1e9
+
 
 def read_iam(path: str | Path) -> Drawing:
     """Read the strokes of a line of handwriting.
@@ -49,10 +52,10 @@ def read_iam(path: str | Path) -> Drawing:
             )
         except ValueError:
             points = np.full((1, 2), np.nan)
-        # drawings are held in float32
-        if not (np.abs(points) < 1e9).all():
+        if not (np.abs(points) < _FARTHEST).all():
             raise BrokenFileError(
-                f"{path}: stroke {number} has a point whose x or y is not a finite number"
+                f"{path}: stroke {number} has a point whose x or y is not a finite number below "
+                f"{_FARTHEST:g}"
             )
         if len(points):
             strokes.append(points)
@@ -232,4 +235,9 @@ def load_pendigits(data_dir: str | Path | None) -> DrawnParts:
 def _drawings(path: Path) -> list[Drawing]:
     # y points upwards in the files, downwards in a Drawing
     x, labels = read_uci(path, 2)
+    for number, points in enumerate(x, 1):
+        if not (np.abs(points) < _FARTHEST).all():
+            raise BrokenFileError(
+                f"{path}: drawing {number} has a point whose x or y is not below {_FARTHEST:g}"
+            )
     return [drawing([p * [1.0, -1.0]], label) for p, label in zip(x, labels, strict=True)]

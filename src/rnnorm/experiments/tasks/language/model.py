@@ -154,7 +154,7 @@ class LanguageModel(RecurrentModel):
         Raises:
             ValueError: if the text needs another ``vocabulary_size`` or lacks a symbol.
         """
-        what = "the symbols of the training text"
+        what = "the symbols of the text"
         self.expect_size("vocabulary_size", len(data.vocabulary), what)
         if self.ends is not None:
             self.ends.copy_(ends_of_units(self.hparams["boundaries"], data.vocabulary))

@@ -32,8 +32,8 @@ def texts(
 
     Args:
         model: the model, which is set to evaluation.
-        vocabulary: the symbols of the training text.
-        dataset: name of the training text.
+        vocabulary: the symbols that the model knows.
+        dataset: name of the text.
         beginnings: numbers of symbols ``(N,)``, one or more.
         count: number of texts for each beginning.
         temperature: what the scores are divided by; 0 for the most probable symbol.
@@ -92,10 +92,14 @@ def numbers(beginning: str, vocabulary: Vocabulary, dataset: str) -> Tensor:
     """Return the numbers of a beginning's symbols, ``(N,)``.
 
     Raises:
-        ValueError: if the beginning is empty, or has a symbol that the training text does not have.
+        ValueError: if the beginning is empty or not UTF-8, or has a symbol that the vocabulary does
+            not have.
     """
     if not beginning.strip():
         raise ValueError(f"a beginning must have a symbol, got {beginning!r}")
+    # how Python reads bytes of an argument that are not UTF-8
+    if any("\ud800" <= symbol <= "\udfff" for symbol in beginning):
+        raise ValueError(f"a beginning must be text in UTF-8, got {beginning!r}")
     where = f"the beginning {beginning!r}"
     if dataset == "ptb-word":
         return vocabulary.words(beginning.split(), beginning, where)
