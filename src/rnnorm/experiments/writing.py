@@ -45,14 +45,17 @@ def write_whole(path: Path, data: bytes | memoryview, keep: Path | None = None) 
     _flush_folder(path.parent)
 
 
-def refuse_folder(path: Path) -> None:
-    """Refuse a folder as the path of an output file, before the work for the file is done.
+def check_output_file(path: Path) -> None:
+    """Refuse what no output file may replace, before the work for the file is done.
 
     Raises:
         IsADirectoryError: if ``path`` is a folder.
+        ValueError: if it is a device or a pipe.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: name a file")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a device or a pipe: name a file")
 
 
 def refuse_file(folder: Path) -> None:

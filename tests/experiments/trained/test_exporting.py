@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 
 import pytest
@@ -94,6 +95,13 @@ def test_what_cannot_be_folded_is_refused_and_nothing_written(runs, tmp_path, ca
 def test_a_folder_in_the_place_of_the_file_is_refused(tmp_path):
     with pytest.raises(IsADirectoryError, match=f"{tmp_path} is a folder: name a file"):
         export("run", tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_in_the_place_of_the_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe is a device or a pipe: name a file"):
+        export("run", tmp_path / "pipe")
 
 
 def test_a_folder_that_is_not_there_is_named(runs, tmp_path):

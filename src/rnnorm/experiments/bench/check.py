@@ -29,7 +29,7 @@ from rnnorm.experiments.bench.layers import (
 )
 from rnnorm.experiments.bench.record import Record, describe, device_and_system, machine
 from rnnorm.experiments.bench.timing import captured, interleave, launched, repeated
-from rnnorm.experiments.writing import partial_of, refuse_folder, write_whole
+from rnnorm.experiments.writing import check_output_file, partial_of, write_whole
 from rnnorm.kernels import dispatch, replayed_reference
 from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.precision import products_in
@@ -96,7 +96,7 @@ def check(
         raise DeviceMissingError(f"torch {torch.__version__} sees no CUDA device here")
     if out is not None:
         # refuse an unwritable path before any time is spent
-        refuse_folder(Path(out))
+        check_output_file(Path(out))
         partial_file = partial_of(Path(out))
         partial_file.parent.mkdir(parents=True, exist_ok=True)
         partial_file.touch()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rnnorm.experiments.trained.curve import Curve, at_shared_steps, by_model, mean_curve
-from rnnorm.experiments.writing import refuse_file, refuse_folder, write_whole
+from rnnorm.experiments.writing import check_output_file, refuse_file, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +114,7 @@ def refuse_name(path: str | Path) -> None:
     from matplotlib.backend_bases import FigureCanvasBase
 
     path = Path(path)
-    refuse_folder(path)
+    check_output_file(path)
     refuse_file(path.parent)
     if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
         raise ValueError(f"a picture must end with .png, .svg, .pdf or the like, got {path}")

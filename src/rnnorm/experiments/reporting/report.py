@@ -33,7 +33,7 @@ from rnnorm.experiments.trained.load import read_trained_run
 from rnnorm.experiments.trained.outcome import Outcome, read_outcome, read_unsaved
 from rnnorm.experiments.training.run_names import has_checkpoint, runs_in
 from rnnorm.experiments.training.score import Score
-from rnnorm.experiments.writing import refuse_file, refuse_folder, write_whole
+from rnnorm.experiments.writing import check_output_file, refuse_file, write_whole
 
 Item = TypeVar("Item")
 Training = tuple[Entry, Outcome, Curve]
@@ -66,7 +66,7 @@ def report(
             named twice.
     """
     out = Path(out)
-    refuse_folder(out)
+    check_output_file(out)
     refuse_file(out.parent)
     folders = [folder for run in runs for folder in runs_in(run)]
     entries = named_apart([from_folder(folder) for folder in folders])

@@ -19,7 +19,7 @@ from rnnorm.experiments.data.loaded_data import LoadedData
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.trained.load import load_trained
 from rnnorm.experiments.training.checkpoint import data_state
-from rnnorm.experiments.writing import refuse_folder, write_whole
+from rnnorm.experiments.writing import check_output_file, write_whole
 
 Format = Literal["onnx", "pt2", "folded"]
 # sizes of the example input; the exported model accepts others
@@ -55,16 +55,16 @@ def export(
         What the JSON file holds.
 
     Raises:
-        ValueError: if the format or the task is not covered, the model cannot be folded, or the
-            inputs are scaled by data that are not given.
+        ValueError: if the format or the task is not covered, the model cannot be folded, the
+            inputs are scaled by data that are not given, or ``out`` is a device or a pipe.
         FileNotFoundError: if the checkpoint or the folder of ``out`` is missing.
         IsADirectoryError: if ``out`` or the JSON file is a folder.
         RuntimeError: as :func:`rnnorm.export.onnx`.
     """
     out = Path(out)
     check_choice(Format, format=format)
-    refuse_folder(out)
-    refuse_folder(beside := out.with_name(f"{out.name}.json"))
+    check_output_file(out)
+    check_output_file(beside := out.with_name(f"{out.name}.json"))
     if not out.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} into")
     trained = load_trained(run, checkpoint, data_dir=data_dir, scale=scale, overrides=overrides)
