@@ -40,7 +40,7 @@ INTERPRETED := $(patsubst %,tests/kernels/test_triton_%.py,values equations loop
 	tests/kernels/test_cuda_kernels.py tests/kernels/test_cuda_own_cell.py
 COMPILED := $(patsubst %,tests/kernels/test_%.py,triton_compiled cuda_compiled cuda_compiler)
 
-.PHONY: venv demo test lint format pytest slow slow-third older floor newest docs doctest wheel sanitize aarch64 windows macos triton triton-sixth clean
+.PHONY: venv demo test lint format pytest slow slow-third older floor floor-venv newest newest-venv docs doctest wheel sanitize aarch64 windows macos triton triton-sixth clean
 
 venv: $(STAMP)
 
@@ -82,15 +82,21 @@ pytest slow slow-third: venv
 older: venv
 	$(OLDER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --one-in 6 $(SEED) tests/kernels tests/layers tests/laws
 
-floor: python = $(FLOOR_PYTHON)
-floor: versions = $(FLOOR)
-newest: python = $(PYTHON)
-newest: versions = $(NEWEST)
-# the library's tests of the wheel; pip fetches nothing where these versions are there
+floor floor-venv: python = $(FLOOR_PYTHON)
+floor floor-venv: versions = $(FLOOR)
+newest newest-venv: python = $(PYTHON)
+newest newest-venv: versions = $(NEWEST)
+# pip fetches nothing where these versions are there
+floor-venv newest-venv: folder = build/$(@:-venv=)
+floor-venv newest-venv:
+	test -x $(folder)/bin/pip || $(python) -m venv $(folder)
+	$(folder)/bin/python -m pip install --quiet --no-compile --only-binary :all: $(foreach v,$(versions),"$(v)") pytest pytest-xdist hypothesis || \
+		{ echo "$(folder) tests nothing: pip cannot install $(versions) with $(python)" >&2; exit 1; }
+
+# the library's tests of the wheel
+floor: floor-venv
+newest: newest-venv
 floor newest: venv
-	test -x build/$@/bin/pip || $(python) -m venv build/$@
-	build/$@/bin/python -m pip install --quiet --no-compile --only-binary :all: $(foreach v,$(versions),"$(v)") pytest pytest-xdist hypothesis || \
-		{ echo "make $@ tested nothing: pip cannot install $(versions) with $(python)" >&2; exit 1; }
 	rm -rf build/$@/wheel
 	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir build/$@/wheel .
 	build/$@/bin/python -m pip install --quiet --no-deps --no-index --force-reinstall build/$@/wheel/rnnorm-*.whl
