@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import Tensor
 
+from rnnorm.layers.call.checks import as_hx
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.sequence_layer import SequenceLayer
@@ -89,8 +90,7 @@ class _Module:
         if any(s is not None for s in states):
             if any(s is None for s in states):
                 raise RuntimeError(f"all or none of the states {self.in_keys[1:-1]} must be there")
-            hx = tuple(s[:, 0].transpose(0, 1).contiguous() for s in states)
-            hx = hx if len(hx) > 1 else hx[0]
+            hx = as_hx(tuple(s[:, 0].transpose(0, 1).contiguous() for s in states))
         step = None
         if self.step_key is not None and not (layer.training and layer._has_statistics()):
             step = data[self.step_key].reshape(is_init.shape)[:, 0]

@@ -74,7 +74,7 @@ def test_each_site_of_a_mixed_norm_keeps_an_estimate_of_its_own(case, count):
 def test_update_bn_of_a_mixed_norm_averages_each_site(case):
     module, data = case.module(), minibatches(case)
     # else there is nothing to update
-    assume(module.takes_statistics())
+    assume(module.norm_takes_statistics())
     want = [definition.network(module, case.norm, sequences).statistics for sequences in data]
     update_bn([pack_sequence(each, enforce_sorted=False) for each in data], module)
     average = {

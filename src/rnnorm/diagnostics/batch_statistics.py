@@ -17,7 +17,7 @@ from rnnorm.norm.population import Population
 def batch_normalised(model: nn.Module) -> list[nn.Module]:
     """Return the recurrent layers and cells with batch norm in a model, without frozen ones."""
     layers = [module for module in model.modules() if isinstance(module, NormalisedModule)]
-    return [layer for layer in layers if layer.takes_statistics() and not layer.frozen()]
+    return [layer for layer in layers if layer.norm_takes_statistics() and not layer.frozen()]
 
 
 @contextmanager

@@ -85,13 +85,13 @@ class NormalisedModule(nn.Module):
         """Tell whether the layer is part of a frozen copy, and keeps its statistics."""
         return self._frozen
 
-    def takes_statistics(self) -> bool:
+    def norm_takes_statistics(self) -> bool:
         """Tell whether the norm takes statistics over rows, even if of no site of the cell."""
         return self.norm is not None and self.norm.takes_statistics
 
     def synchronized(self) -> bool:
         """Tell whether statistics are taken over the rows of several processes."""
-        return self.takes_statistics() and self.ranks is not None and self.ranks.several()
+        return self.norm_takes_statistics() and self.ranks is not None and self.ranks.several()
 
     def _has_statistics(self) -> bool:
         """Tell whether a site of the cell is normalised by statistics over rows."""

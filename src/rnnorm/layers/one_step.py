@@ -10,7 +10,13 @@ from torch import Tensor, nn
 from rnnorm.kernels import dispatch
 from rnnorm.layers.call import short_call
 from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
-from rnnorm.layers.call.checks import check_tensors, check_traced, checked_step
+from rnnorm.layers.call.checks import (
+    as_hx,
+    check_tensors,
+    check_traced,
+    checked_step,
+    states_of,
+)
 from rnnorm.layers.call.one_layer import CallSettings, run_layer
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
 from rnnorm.layers.normalised_module import NormalisedModule
@@ -98,7 +104,7 @@ class OneStep(NormalisedModule, nn.RNNCellBase):
         dim = input.dim()
         rest = () if hx is None else (hx,)
         states = len(self.cell.states)
-        given = tuple(hx) if hx is not None and states > 1 else rest
+        given = states_of(hx, states)
         batched = dim == 2
         x = input if batched else input.unsqueeze(0)
         rows = x.size(0)
@@ -123,7 +129,7 @@ class OneStep(NormalisedModule, nn.RNNCellBase):
             self.torch_class.forward(self, input, *rest)
             raise RuntimeError(f"input must have dtype {self.weight_ih.dtype}, got {x.dtype}")
         check_tensors(x, given)
-        check_traced(self.training and self.takes_statistics())
+        check_traced(self.training and self.norm_takes_statistics())
         dtypes = None
         if products is not None:
             weight = self.weight_ih
@@ -138,4 +144,4 @@ class OneStep(NormalisedModule, nn.RNNCellBase):
         settings = CallSettings(kernel, step, products)
         _, state, _ = run_layer(self, settings, x.unsqueeze(0), sizes, state, rows=active)
         state = in_dtypes([s if batched else s.squeeze(0) for s in state], dtypes)
-        return state if states > 1 else state[0]
+        return as_hx(state)

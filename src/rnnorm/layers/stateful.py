@@ -8,12 +8,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from rnnorm.cells.cell import State
 from rnnorm.layers.call import jagged
+from rnnorm.layers.call.ages import (
+    ages_after,
+    chosen_rows,
+    reset_from_the_first_frame,
+    rows_of,
+)
 from rnnorm.layers.call.autocast import autocast_dtype
-from rnnorm.layers.call.sorted_batch import check_lengths, count_rows
+from rnnorm.layers.call.checks import as_hx
 from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.tracing import exporting, jit_tracing, transformed
 
@@ -94,7 +100,7 @@ class Stateful(nn.Module):
         kept = self._kept.get(self.layer.training)
         if kept is None:
             return None
-        return kept.state if len(kept.state) > 1 else kept.state[0]
+        return as_hx(kept.state)
 
     @property
     def age(self) -> int | Tensor:
@@ -124,7 +130,7 @@ class Stateful(nn.Module):
         """
         kept = self._kept.get(self.layer.training)
         if rows is not None and kept is not None:
-            anew = _chosen(rows, kept.state[0])
+            anew = chosen_rows(rows, kept.state[0])
             anew = anew if kept.anew is None else anew | kept.anew
             if not anew.all():
                 some = anew if anew.any() else None
@@ -172,7 +178,7 @@ class Stateful(nn.Module):
         hx: Any = None
         step: int | Tensor = 0
         if kept is not None:
-            rows, known = _count(input, layer.batch_first), kept.state[0].size(1)
+            rows, known = rows_of(input, layer.batch_first), kept.state[0].size(1)
             if rows != known:
                 raise RuntimeError(
                     f"input must have the {known} rows whose states are kept from the call before, "
@@ -184,14 +190,14 @@ class Stateful(nn.Module):
                 # a call under autocast may have left states of another dtype
                 states = tuple([s.to(data.dtype) for s in states])
             hx = tuple([s if batched else s.squeeze(1) for s in states])
-            hx, step = (hx if len(hx) > 1 else hx[0]), kept.age
+            hx, step = as_hx(hx), kept.age
             if kept.anew is not None:
-                reset = _from_the_first_frame(kept.anew, input, reset, layer.batch_first)
+                reset = reset_from_the_first_frame(kept.anew, input, reset, layer.batch_first)
         output, final, *rest = layer(input, hx, lengths=lengths, step=step, reset=reset)
         final = final if isinstance(final, tuple) else (final,)
         state = tuple([_keepable(s if batched else s.unsqueeze(1)) for s in final])
         statistics = layer.training and layer._has_statistics()
-        age = 0 if statistics else _ages_after(step, input, lengths, reset, layer.batch_first)
+        age = 0 if statistics else ages_after(step, input, lengths, reset, layer.batch_first)
         age = _keepable(age) if isinstance(age, Tensor) else age
         self._kept[layer.training] = _Kept(state, age)
         return (output, *rest) if rest else output
@@ -232,13 +238,6 @@ def states_apart(modules: Iterable[nn.Module]) -> Iterator[None]:
             module._kept = kept
 
 
-def _count(input: Tensor | PackedSequence, batch_first: bool) -> int:
-    """Return the number of rows of an input."""
-    if isinstance(input, PackedSequence):
-        return count_rows(input, ())
-    return input.size(0 if batch_first else 1) if input.dim() == 3 else 1
-
-
 def _usable(state: Tensor) -> Tensor:
     """Return a state that autograd takes, also after a call in inference mode."""
     return (
@@ -261,95 +260,3 @@ def _keepable(state: Tensor) -> Tensor:
             )
         state = functorch.get_unwrapped(state)
     return state
-
-
-def _chosen(rows: Any, state: Tensor) -> Tensor:
-    """Return which rows are chosen, ``(B,)`` bool, for states ``(L, B, ...)``.
-
-    Raises:
-        TypeError, RuntimeError, IndexError: as ``Stateful.reset``.
-    """
-    count = state.size(1)
-    try:
-        given = torch.as_tensor(rows, device=state.device)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"rows must be integers or bools, got {rows!r}") from None
-    if given.dtype == torch.bool:
-        if given.shape != (count,):
-            raise RuntimeError(
-                f"rows must have one bool for each of the {count} rows, got shape "
-                f"{tuple(given.shape)}"
-            )
-        return given
-    if given.numel() and (given.is_floating_point() or given.is_complex()):
-        raise TypeError(f"rows must be integers or bools, got {given.dtype}")
-    indices = given.to(torch.int64).flatten()
-    if ((indices < -count) | (indices >= count)).any():
-        raise IndexError(f"rows must lie between {-count} and {count - 1}, got {rows}")
-    chosen = torch.zeros(count, dtype=torch.bool, device=state.device)
-    return chosen.index_fill_(0, indices % count, True)
-
-
-def _from_the_first_frame(
-    anew: Tensor,
-    input: Tensor | PackedSequence,
-    reset: Tensor | PackedSequence | None,
-    batch_first: bool,
-) -> Any:
-    """Return ``reset`` with True at the first frame of the rows that begin anew.
-
-    A ``reset`` of another form than the input's is returned as it is, for the layer to refuse.
-    """
-    packed = isinstance(input, PackedSequence)
-    frames: Tensor = input.data if packed else input  # type: ignore[assignment]
-    first = torch.zeros(frames.shape[:-1], dtype=torch.bool, device=frames.device)
-    anew = anew.to(frames.device)
-    if packed:
-        order = input.sorted_indices  # type: ignore[union-attr]
-        first[: len(anew)] = anew if order is None else anew[order]
-    elif batch_first and first.dim() == 2:
-        first[:, 0] = anew
-    else:
-        first[:1] = anew
-    if reset is not None:
-        if not isinstance(reset, PackedSequence if packed else Tensor):
-            return reset
-        flags = reset.data
-        if flags.dtype != torch.bool or (flags.shape, flags.device) != (first.shape, first.device):
-            return reset
-        first |= flags
-    if not packed:
-        return first
-    like = input if reset is None else reset
-    return PackedSequence(first, *like[1:])
-
-
-def _ages_after(
-    age: int | Tensor,
-    input: Tensor | PackedSequence,
-    lengths: Tensor | Sequence[int] | None,
-    reset: Tensor | PackedSequence | None,
-    batch_first: bool,
-) -> int | Tensor:
-    """Return the ages of rows after a call with these arguments."""
-    begins: Tensor | None = None
-    if isinstance(input, PackedSequence):
-        flags = torch.zeros_like(input.data[:, 0]) if reset is None else reset.data
-        begins, count = pad_packed_sequence(PackedSequence(flags.to(torch.uint8), *input[1:]))
-    else:
-        rows_first, rows = batch_first and input.dim() == 3, _count(input, batch_first)
-        steps = input.size(1 if rows_first else 0)
-        if lengths is None and reset is None:
-            return age + steps
-        count = torch.full((rows,), steps)
-        if lengths is not None:
-            count = check_lengths(lengths, steps, rows)
-        if isinstance(reset, Tensor):
-            begins = reset.T if rows_first else reset.view(steps, rows)
-    device = input.data.device
-    count = count.to(device)
-    if begins is None:
-        return age + count
-    t = torch.arange(len(begins), device=device).unsqueeze(1)
-    last = torch.where(begins.bool() & (t < count), t, -1).amax(0)
-    return torch.where(last < 0, age + count, count - last)

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 LAST_STEP = 2**62
 
 
+def states_of(hx: Any, count: int) -> State:
+    """Return the states in a user's ``hx``, which are ``count`` if it fits, and none for None."""
+    return () if hx is None else tuple(hx) if count > 1 else (hx,)
+
+
+def as_hx(state: State) -> Any:
+    """Return states as torch.nn takes and returns them: a tuple, or the only one."""
+    return state if len(state) > 1 else state[0]
+
+
 class Call(NamedTuple):
     """The checked arguments of a call.
 
@@ -73,7 +83,7 @@ def checked_call(
         kind = "a PackedSequence, which has its own" if packed else f"{dim}-D input"
         raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
     states = len(module.cell.states)
-    given = () if hx is None else tuple(hx) if states > 1 else (hx,)
+    given = states_of(hx, states)
     fits = (packed or dim in (2, 3)) and (hx is None or len(given) == states)
     if not fits or any(not isinstance(s, Tensor) or s.dim() != 2 + batched for s in given):
         module._refuse(input, hx)

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rnnorm.cells.cell import State
 from rnnorm.kernels.dispatch import Kernel
+from rnnorm.layers.call.checks import as_hx
 from rnnorm.layers.call.one_layer import CallSettings
 from rnnorm.layers.call.sorted_batch import Batch, lengths_of
 from rnnorm.layers.call.stack import run_stack
@@ -229,6 +230,5 @@ def _run_torch(module: SequenceLayer, segments: Segments, state: State) -> tuple
     packed = pack_padded_sequence(segments.batch.x, segments.lengths)
     # cuDNN takes no expanded tensors
     state = tuple([s.contiguous() for s in state])
-    hx = state if len(state) > 1 else state[0]
-    output, hidden = module.torch_class.forward(module, packed, hx)
+    output, hidden = module.torch_class.forward(module, packed, as_hx(state))
     return pad_packed_sequence(output)[0], hidden if isinstance(hidden, tuple) else (hidden,)

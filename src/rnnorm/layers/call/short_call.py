@@ -16,7 +16,7 @@ from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.kernels.cpu.c_struct import COMPUTED
 from rnnorm.kernels.cpu.library import multiplies_bfloat16
 from rnnorm.layers.call.autocast import in_dtypes, result_dtypes
-from rnnorm.layers.call.checks import LAST_STEP
+from rnnorm.layers.call.checks import LAST_STEP, as_hx, states_of
 from rnnorm.layers.call.known_layer import KnownLayer, Repetition, products_on_cpu
 from rnnorm.layers.call.prepared_call import (
     EVALUATION_BUFFERS,
@@ -48,7 +48,7 @@ def one_step(module: Any, input: Any, hx: Any, step: Any) -> Any:
     if found is None:
         return None
     state = found[1]
-    return state if len(state) > 1 else state[0]
+    return as_hx(state)
 
 
 def one_layer(
@@ -68,7 +68,7 @@ def one_layer(
         output and states ``(B, ·)``, or None if only the usual call gives them.
     """
     training, states = module.training, len(module.cell.states)
-    given = () if hx is None else tuple(hx) if states > 1 else (hx,)
+    given = states_of(hx, states)
     products = products_on_cpu()
     known = _layers.get(module, _NONE).get(suffix)
     # read once: another thread may call the layer

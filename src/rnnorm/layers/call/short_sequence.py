@@ -13,6 +13,7 @@ from rnnorm.kernels import dispatch, own_cell
 from rnnorm.kernels.call import Request
 from rnnorm.kernels.cpu import layer as cpu
 from rnnorm.layers.call import short_call
+from rnnorm.layers.call.checks import as_hx, states_of
 from rnnorm.layers.call.one_layer import CallSettings, run_layer
 from rnnorm.layers.call.sorted_batch import reverse
 from rnnorm.layers.initial_state import initial_state
@@ -50,7 +51,7 @@ def run(module: Any, input: Any, hx: Any, step: Any) -> Any:
         return None
     output, state = found
     output = output.transpose(0, 1) if module.batch_first else output
-    return output, state if len(state) > 1 else state[0]
+    return output, as_hx(state)
 
 
 def _one(module: Any, x: Tensor, hx: Any, step: Any) -> tuple[Tensor, State] | None:
@@ -71,7 +72,7 @@ def _several(module: Any, x: Tensor, hx: Any, step: Any) -> tuple[Tensor, State]
     if not own_cell.built_in(module.cell) or torch.is_autocast_enabled("cpu"):
         return None
     states, training, suffixes = len(module.cell.states), module.training, module._suffixes()
-    given = () if hx is None else tuple(hx) if states > 1 else (hx,)
+    given = states_of(hx, states)
     shape = (len(suffixes), x.shape[1], module.hidden_size)
     if short_call.needs_usual_call(module, x, hx, given, step, shape, None):
         return None

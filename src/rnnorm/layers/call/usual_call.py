@@ -13,7 +13,7 @@ from rnnorm.cells.cell import State
 from rnnorm.kernels.dispatch import Kernel
 from rnnorm.layers.call import sorted_batch as batches
 from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
-from rnnorm.layers.call.checks import Call, check_tensors, checked_call
+from rnnorm.layers.call.checks import Call, as_hx, check_tensors, checked_call
 from rnnorm.layers.call.one_layer import CallSettings, parameter
 from rnnorm.layers.call.segments import run_segments
 from rnnorm.layers.call.stack import run_stack
@@ -46,9 +46,8 @@ def run(
         return _run_torch(module, call, input, hx, lengths)
     data, given = call.data, call.state
     if given:
-        hidden: Any = given if len(given) > 1 else given[0]
         # torch.nn would read the number of rows from a tensor value
-        module.check_forward_args(data, hidden, [call.rows] if call.packed else None)  # type: ignore[arg-type]
+        module.check_forward_args(data, as_hx(given), [call.rows] if call.packed else None)  # type: ignore[arg-type]
     else:
         module.check_input(data, call.sizes)
     check_tensors(data, given)
@@ -140,8 +139,7 @@ def _as_input(module: SequenceLayer, output: Tensor, call: Call, batch: batches.
 
 def _as_torch(state: State, batched: bool) -> Any:
     """Return states in the form that torch.nn takes and returns."""
-    state = state if batched else tuple(s.squeeze(1) for s in state)
-    return state if len(state) > 1 else state[0]
+    return as_hx(state if batched else tuple(s.squeeze(1) for s in state))
 
 
 def _run_torch(
