@@ -147,3 +147,8 @@ def to_device(table: Tensor, device: torch.device) -> Tensor:
     if torch.cuda.is_current_stream_capturing():
         return table.to(device)
     return table.pin_memory().to(device, non_blocking=True)
+
+
+def steps_may_vary(steps: int) -> bool:
+    """Tell whether traced code may run with another number of steps than it is traced with."""
+    return not isinstance(steps, int) or torch.compiler.is_dynamo_compiling() or jit_tracing()

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.population import Population, may_vary
+from rnnorm.norm.population import Population
+from rnnorm.tracing import steps_may_vary
 
 
 class FrozenPopulation(Population):
@@ -60,7 +61,7 @@ class FrozenPopulation(Population):
         rows = mean.size(0)
         if rows == 1:
             return mean.unsqueeze(1), var.unsqueeze(1)
-        if isinstance(first, int) and not may_vary(steps):
+        if isinstance(first, int) and not steps_may_vary(steps):
             first = min(first, rows - 1)
             return mean[first : first + steps, None], var[first : first + steps, None]
         return super().consecutive(first, steps)

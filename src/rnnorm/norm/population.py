@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm
-from rnnorm.tracing import jit_tracing, known, uncompiled, unobserved
+from rnnorm.tracing import known, steps_may_vary, uncompiled, unobserved
 
 #: names of a population's buffers
 BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
@@ -262,7 +262,7 @@ class Population(nn.Module):
 
     def _steps_with_rows(self, first: int | Tensor, steps: int) -> int:
         """Count the steps that need a row of their own; the last such row serves the others."""
-        if may_vary(steps):
+        if steps_may_vary(steps):
             return steps
         ages = first if isinstance(first, Tensor) else None
         last, earliest = len(self) - 1, first if isinstance(first, int) else 0
@@ -349,8 +349,3 @@ def _until_backward(mean: Tensor, var: Tensor) -> Moments:
     mean, var = mean.unsqueeze(1), var.unsqueeze(1)
     # a training step may change the buffers before backward reads them
     return (mean.clone(), var.clone()) if torch.is_grad_enabled() else (mean, var)
-
-
-def may_vary(steps: int) -> bool:
-    """Tell whether traced code may run with another number of steps than it is traced with."""
-    return not isinstance(steps, int) or torch.compiler.is_dynamo_compiling() or jit_tracing()

@@ -25,10 +25,10 @@ from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
 from rnnorm.kernels.inputs import independent, separated
 from rnnorm.norm import population
 from rnnorm.norm.moments import Moments
-from rnnorm.norm.population import Population, may_vary
+from rnnorm.norm.population import Population
 from rnnorm.norm.spec import BatchNorm, LayerNorm
 from rnnorm.norm.update import update as update_all
-from rnnorm.tracing import jit_tracing, unobserved
+from rnnorm.tracing import jit_tracing, steps_may_vary, unobserved
 
 _LEAST = (3, 6)
 # compute capability of the oldest GPUs that the kernels were compiled for
@@ -161,7 +161,7 @@ def look_up(
     populations: Mapping[str, Population], first: int | Tensor, steps: int
 ) -> dict[str, Moments]:
     """Look up the statistics of a layer's populations, in one launch unless it is traced."""
-    if may_vary(steps):
+    if steps_may_vary(steps):
         return population.look_up(populations, first, steps)
     copied = {site: each for site, each in populations.items() if _has_rows(each)}
     buffers = [buffer for each in copied.values() for buffer in each.rows_of(0, len(each))]
