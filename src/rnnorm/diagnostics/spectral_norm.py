@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rnnorm.diagnostics.legend import legend_above
 from rnnorm.layers.recurrent import Recurrent
+from rnnorm.norm.moments import scale_of
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import Norm
 
@@ -111,7 +112,7 @@ def _scale(layer: nn.Module, suffix: str, weight: Tensor) -> Tensor:
         if own is not None and isinstance(population, Population):
             _, var = population.at(torch.tensor([len(population) - 1], device=weight.device))
             gamma: Tensor = getattr(layer, f"gamma_{site}{suffix}")
-            scales.append((gamma / (var[0] + own.eps).sqrt()).to(weight.dtype))
+            scales.append(scale_of(gamma, var[0], own.eps).to(weight.dtype))
     return torch.cat(scales) if scales else weight.new_ones(len(weight))
 
 

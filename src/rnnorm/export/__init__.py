@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 
 from rnnorm.export.c_source import CStream as CStream
 from rnnorm.export.c_source import c as c
-from rnnorm.export.comparison import compare, enlarged, tensors_in, without_autocast
+from rnnorm.export.comparison import compare, enlarged, in_own_dtypes, tensors_in
 from rnnorm.export.output_files import check_path, naming, written_whole
 from rnnorm.model.freeze import freeze
 from rnnorm.norm.population import Population
@@ -189,7 +189,7 @@ def onnx(
         )
     if dynamic_shapes is None:
         dynamic_shapes = {name: every_size(value) for name, value in given.items()}
-    with _quiet(), without_autocast(example, named):
+    with _quiet(), in_own_dtypes(example, named):
         with for_onnx():
             exported = torch.export.export(frozen, example, named, dynamic_shapes=dynamic_shapes)
         program = torch.onnx.export(

@@ -24,7 +24,7 @@ def tensors_in(*inputs: Any) -> list[Tensor]:
 
 
 @contextmanager
-def without_autocast(*inputs: Any) -> Iterator[None]:
+def in_own_dtypes(*inputs: Any) -> Iterator[None]:
     """Turn autocast off within the context, on the CPU and on the devices of the inputs."""
     with ExitStack() as stack:
         for kind in {"cpu", *(tensor.device.type for tensor in tensors_in(inputs))}:
@@ -61,7 +61,7 @@ def enlarged(
 @torch.no_grad()
 def _results(model: nn.Module, example: tuple[Any, ...], named: dict[str, Any]) -> list[Tensor]:
     """Return the tensors that a model returns, on the CPU."""
-    with without_autocast(example, named):
+    with in_own_dtypes(example, named):
         return [tensor.cpu() for tensor in tensors_in(model(*example, **named))]
 
 

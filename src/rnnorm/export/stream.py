@@ -14,6 +14,7 @@ from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.recurrent_dropout import Zoneout
 from rnnorm.layers.rnn import RNN
 from rnnorm.layers.stateful import Stateful
+from rnnorm.norm.moments import scale_of
 from rnnorm.norm.spec import CELL_SITES, BatchNorm, LayerNorm, RMSNorm, RowNorm
 
 # levels of an 8-bit number on either side of zero
@@ -190,7 +191,7 @@ def _read_layer(layer: Any, suffix: str, folded: list[str]) -> Layer:
             shifts.pop(site, None)
             continue
         population = getattr(layer, f"population_{site}{suffix}")
-        scale = gamma * torch.rsqrt(population.var + norm.eps)
+        scale = scale_of(gamma, population.var, norm.eps)
         shift = (0.0 if shift is None else shift) - population.mean * scale
         if site not in folded:
             sites[site] = Steps(scale, shift)

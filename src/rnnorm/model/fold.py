@@ -18,6 +18,7 @@ from rnnorm.layers.rnn import RNN, RNNCell
 from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.layers.stateful import Stateful
 from rnnorm.model.freeze import UNDO_FIRST
+from rnnorm.norm.moments import scale_of
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import BatchNorm
 
@@ -166,7 +167,7 @@ def _fill(plain: nn.Module, layer: SequenceLayer | OneStep, suffix: str, name: s
                 f"{norm.population!r}: the statistics of norm.{site} differ from step to step"
             )
         mean, var = (_wide(m[0]) for m in (population.mean, population.var))
-        factor = _wide(getattr(layer, f"gamma_{site}{suffix}")) * torch.rsqrt(var + norm.eps)
+        factor = scale_of(_wide(getattr(layer, f"gamma_{site}{suffix}")), var, norm.eps)
         affine[site] = factor, -mean * factor
     for kind, own in (("ih", "input"), ("hh", "recurrent")):
         weight = _wide(getattr(layer, f"weight_{kind}{suffix}"))
