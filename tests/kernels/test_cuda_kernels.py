@@ -47,7 +47,7 @@ def launched(monkeypatch, tmp_path_factory):
     monkeypatch.setattr(passes, "_FEW_UNITS", 0)
     monkeypatch.setattr(passes, "_FEW_UNITS_RAGGED", 0)
     monkeypatch.setattr(passes, "_MANY_STATES", 1 << 30)
-    monkeypatch.setattr(passes, "float32_precision", lambda: "ieee")
+    monkeypatch.setattr(persistent, "float32_precision", lambda: "ieee")
     # one kernel that fails must not leave out those of later tests
     monkeypatch.setattr(persistent, "_broken", {})
     if not INTERPRETED:
@@ -126,7 +126,7 @@ def check(case, dtype, launched, factor, least=1e-6, layer=triton.layer):
 def test_float32(case, launched, monkeypatch):
     if CASES[case]["cell"] == "RNN_RELU":
         # only products of tf32 take infinite numbers
-        monkeypatch.setattr(passes, "float32_precision", lambda: "tf32")
+        monkeypatch.setattr(persistent, "float32_precision", lambda: "tf32")
         check(CASES[case], torch.float32, launched, 1, least=5e-3)
     else:
         check(CASES[case], torch.float32, launched, 12)
@@ -136,7 +136,7 @@ def test_float32(case, launched, monkeypatch):
 @pytest.mark.parametrize("case", MORE)
 def test_what_these_kernels_alone_have(case, launched, monkeypatch):
     if MORE[case]["cell"] == "LiGRU":
-        monkeypatch.setattr(passes, "float32_precision", lambda: "tf32")
+        monkeypatch.setattr(persistent, "float32_precision", lambda: "tf32")
         check(MORE[case], torch.float32, launched, 1, least=5e-3, layer=cuda.layer)
     else:
         check(MORE[case], torch.float32, launched, 12, layer=cuda.layer)
@@ -175,7 +175,7 @@ def test_half(case, dtype, launched):
 @pytest.mark.parametrize("case", ["lstm-ragged", "gru-layer"])
 def test_on_gpus_without_copies_of_chunks(case, monkeypatch, tmp_path):
     monkeypatch.setattr(passes, "_FEW_UNITS_RAGGED", 0)
-    monkeypatch.setattr(passes, "float32_precision", lambda: "ieee")
+    monkeypatch.setattr(persistent, "float32_precision", lambda: "ieee")
     # few multiprocessors: a block has more units
     launched = emulated.on_cpu(monkeypatch, tmp_path, 2, "sm_80")
     check(CASES[case], torch.float32, launched, 12)

@@ -8,7 +8,7 @@ import torch
 from gpu_or_interpreter import DEVICE, INTERPRETED
 
 import rnnorm
-from rnnorm.kernels.cuda import passes
+from rnnorm.kernels.cuda import persistent
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.kernels.triton import update as kernel
 from rnnorm.norm.population import Population
@@ -113,7 +113,7 @@ def test_a_step_of_training_is_one_launch_and_counts_as_a_change(
 ):
     if INTERPRETED:
         emulated.on_cpu(monkeypatch, tmp_path)
-    monkeypatch.setattr(passes, "float32_precision", lambda: "ieee")
+    monkeypatch.setattr(persistent, "float32_precision", lambda: "ieee")
     torch.manual_seed(0)
     layer = rnnorm.LSTM(3, 4, norm=rnnorm.BatchNorm(input="sequence"), device=DEVICE)
     fresh = copy.deepcopy(layer)

@@ -10,12 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rnnorm.kernels import own_cell
+from rnnorm.kernels import gpu, own_cell
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.cuda import own_frame
 from rnnorm.kernels.cuda.passes import why_not_multiplied
 from rnnorm.kernels.inputs import BUILT_IN, PLACES, independent, rectified
-from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.spec import SITES, BatchNorm, LayerNorm, RMSNorm
 
 #: the layers that the kernels compute, beside those of users' cells
@@ -33,7 +32,7 @@ UNPROVEN = "its kernels have not run such layers on a GPU yet: use_backend('cuda
 def refuses(request: Request) -> str:
     """Say why the kernels do not compute a layer, empty if they do."""
     cell = request.cell
-    if why := triton.unfit(request):
+    if why := gpu.unfit(request):
         return why
     if own_cell.built_in(cell):
         return COVERAGE.refuses(request) or why_not_multiplied(
@@ -48,13 +47,10 @@ def layer(call: LayerCall) -> LayerResult:
     Raises:
         UncoveredError: if the kernels do not run on the GPU, or not so many rows or units.
     """
-    # importing it imports Triton
-    from rnnorm.kernels.triton.operators import CUDA_PASSES
-
     if own_cell.built_in(call.cell):
-        return triton.run(CUDA_PASSES, call)
+        return gpu.run(call, cuda=True)
     call = _as_graph_call(call)
-    result = triton.run(CUDA_PASSES, call)
+    result = gpu.run(call, cuda=True)
     return result._replace(taken=own_cell.moments_by_site(call.cell, result.taken))
 
 

@@ -25,6 +25,7 @@ from rnnorm.kernels.cuda.arguments import (
 from rnnorm.kernels.cuda.equations import text_of
 from rnnorm.kernels.cuda.layout import Gpu, Layout
 from rnnorm.kernels.inputs import OWN
+from rnnorm.kernels.precision import float32_precision
 
 #: environment variable: 0 leaves these kernels out
 SWITCH = "RNNORM_PERSISTENT_KERNELS"
@@ -83,15 +84,10 @@ class Variant(NamedTuple):
         }
 
 
-def precision_of(dtype: torch.dtype, float32: str) -> str:
-    """Return how numbers of a type are multiplied, empty if they cannot be.
-
-    Args:
-        dtype: type of the numbers.
-        float32: precision that torch allows in products of float32, ``"tf32"`` or ``"ieee"``.
-    """
+def precision_of(dtype: torch.dtype) -> str:
+    """Return how numbers of a type are multiplied, empty if they cannot be."""
     if dtype == torch.float32:
-        return "TF32" if float32 == "tf32" else "FP32"
+        return "TF32" if float32_precision() == "tf32" else "FP32"
     return _HALVES.get(dtype, "")
 
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.inputs import (
     PEEPHOLES,
     Gradients,
@@ -18,7 +17,7 @@ from rnnorm.kernels.inputs import (
     Sites,
     separated,
 )
-from rnnorm.kernels.triton import loop, step
+from rnnorm.kernels.triton import cuda_launch, loop, step
 from rnnorm.kernels.triton.forward import keeps_fresh, recurrent_product
 from rnnorm.kernels.triton.input_term import finish, undo
 from rnnorm.kernels.triton.plan import Plan
@@ -203,7 +202,7 @@ def _run_steps(plan: Plan, saved: _Saved, d_h: Tensor, d_c: Tensor, written: _Wr
         elif layout is not None:
             if plan.by_row:
                 sites = [*sites[:2], *moments[:2], *sites[4:6], *moments[2:]]
-            passes.launch(
+            cuda_launch.launch(
                 plan, layout, (first, stop), ((hidden, out), sites),
                 states=(inputs.c0, c), earlier=earlier if first else None, later=later,
                 x=x, z=z, before_h=h[earlier:] if first else inputs.h0, h=h,
@@ -317,6 +316,8 @@ def _row_moments(plan: Plan, z: Tensor, x: Tensor, c: Tensor) -> list[Tensor]:
         for moment in (
             absent
             if getattr(plan.scopes, site) == "off"
-            else passes.row_moments(getattr(values, site), plan.blocks(site), centred=not plan.rms)
+            else cuda_launch.row_moments(
+                getattr(values, site), plan.blocks(site), centred=not plan.rms
+            )
         )
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.inputs import (
     DIFFERENTIABLE,
     RESULTS,
@@ -14,7 +13,7 @@ from rnnorm.kernels.inputs import (
     Results,
     separated,
 )
-from rnnorm.kernels.triton import loop, step
+from rnnorm.kernels.triton import cuda_launch, loop, step
 from rnnorm.kernels.triton.input_term import finish
 from rnnorm.kernels.triton.plan import Plan
 
@@ -115,7 +114,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
             if weight_hr is not None:
                 torch.mm(narrow[start : start + n], weight_hr.t(), out=projected[start : start + n])
         elif layout is not None:
-            passes.launch(
+            cuda_launch.launch(
                 plan, layout, (first, stop), ((hidden, out), sites),
                 states=(inputs.c0, c), earlier=earlier if first else None,
                 x=x, z=z_h if save else None, before_h=h[earlier:] if first else inputs.h0,

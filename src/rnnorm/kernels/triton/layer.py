@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -13,22 +12,18 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
 from rnnorm.cells.indrnn import IndRNN
 from rnnorm.cells.ligru import LiGRU
-from rnnorm.cells.lstm import LSTM
-from rnnorm.cells.rnn import RNN
-from rnnorm.kernels.autograd import Passes
-from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request, listed
-from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
-from rnnorm.kernels.inputs import independent, separated
+from rnnorm.kernels import gpu
+from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
+from rnnorm.kernels.inputs import independent
 from rnnorm.norm import population
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population
 from rnnorm.norm.spec import BatchNorm, LayerNorm
 from rnnorm.norm.update import update as update_all
-from rnnorm.tracing import jit_tracing, steps_may_vary, unobserved
+from rnnorm.tracing import steps_may_vary, unobserved
 
 _LEAST = (3, 6)
 # compute capability of the oldest GPUs that the kernels were compiled for
@@ -50,11 +45,9 @@ def _unavailable() -> str:
 
 #: why the kernels cannot run here; earlier versions of Triton were not tried
 UNAVAILABLE = _unavailable()
-# cells whose kernels have run on a GPU
-_PROVEN = (LSTM(), GRU(), RNN(), RNN("relu"))
 #: the layers that the kernels compute
 COVERAGE = Coverage(
-    (*_PROVEN, GRU("both"), LiGRU(), IndRNN("tanh"), IndRNN()),
+    (*gpu.PROVEN, GRU("both"), LiGRU(), IndRNN("tanh"), IndRNN()),
     {
         BatchNorm: ("input", "recurrent", "joint", "cell"),
         LayerNorm: ("input", "recurrent", "cell"),
@@ -64,15 +57,10 @@ COVERAGE = Coverage(
 )
 
 
-def _interpreted() -> bool:
-    """Tell whether Triton interprets its kernels on the CPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def worse(request: Request) -> str:
     """Say why only ``use_backend`` runs the kernels for a request, empty if they run unasked."""
     new: object = None
-    if not proven(request.cell):
+    if not gpu.proven(request.cell):
         new = request.cell
     elif request.projected:
         new = "proj_size"
@@ -83,14 +71,9 @@ def worse(request: Request) -> str:
     return f"its kernels have not run {new} on a GPU yet: use_backend('triton') runs them"
 
 
-def proven(cell: Cell) -> bool:
-    """Tell whether the kernels of a cell have run on a GPU."""
-    return listed(cell, _PROVEN)
-
-
 def unproven(device: torch.device) -> str:
     """Say why only ``use_backend`` runs the kernels on a device, empty if they run unasked."""
-    if _interpreted():
+    if gpu.interpreted():
         return "an interpreter is slower"
     if (known := _broken.get(device)) is not None:
         return known
@@ -134,26 +117,11 @@ def _launch(device: torch.device) -> str:
 
 def refuses(request: Request) -> str:
     """Say why the kernels do not compute a layer, empty if they do."""
-    if why := unfit(request) or COVERAGE.refuses(request):
+    if why := gpu.unfit(request) or COVERAGE.refuses(request):
         return why
     if independent(request.cell) and request.dtype.itemsize < 4:
         # h would be rounded at every step, and errors do not fade where a weight is near 1
         return f"it computes {request.cell.name} in float32 and float64 alone"
-    return ""
-
-
-def unfit(request: Request) -> str:
-    """Say why no kernel for GPUs runs a call, whatever its cell and norm, empty if one may."""
-    interpreted = _interpreted()
-    if request.device.type != ("cpu" if interpreted else "cuda"):
-        where = "on the CPU with TRITON_INTERPRET=1" if interpreted else "on a GPU"
-        return f"it runs {where}, not on {request.device.type}"
-    if request.synchronized:
-        return "it takes no statistics over the rows of several processes"
-    if request.exported:
-        return "it is not exported"
-    if jit_tracing():
-        return "what loads a trace would not find its operators"
     return ""
 
 
@@ -209,23 +177,10 @@ def _has_rows(each: Population) -> bool:
 
 def _is_readable(buffer: Tensor) -> bool:
     """Tell whether a kernel can use a buffer in place: on its device, and without a gradient."""
-    there = buffer.device.type == ("cpu" if _interpreted() else "cuda")
+    there = buffer.device.type == ("cpu" if gpu.interpreted() else "cuda")
     return there and buffer.is_contiguous() and not buffer.requires_grad
 
 
 def layer(call: LayerCall) -> LayerResult:
     """Run a layer as ``reference.layer`` does, without masks; the cell does not read ``t``."""
-    # importing it imports Triton
-    from rnnorm.kernels.triton.operators import PASSES
-
-    return run(PASSES, call)
-
-
-def run(passes: Passes, call: LayerCall) -> LayerResult:
-    """Run a layer by the passes of a kernel for GPUs."""
-    wide = torch.promote_types(call.x.dtype, torch.float32)
-    options = options_of(call.cell, call.norm, call.min_rows, call.masks)
-    results = passes(inputs_of(call, narrow=call.x.dtype, wide=wide), options)
-    last = results.h_n, *separated(results.c_n if options.has_c else None, 2)
-    state = tuple(r.to(s.dtype) for r, s in zip(last, call.state, strict=True))
-    return LayerResult(results.output, state, taken_of(call, results))
+    return gpu.run(call, cuda=False)
