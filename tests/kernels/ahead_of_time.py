@@ -73,7 +73,6 @@ class Variant(NamedTuple):
         cell = CELL_OF_NAME[self.cell]
         return {
             "S": StepVariant(
-                self.cell,
                 sum(cell.gates),
                 equations(self.cell),
                 len(cell.gates) > 1,

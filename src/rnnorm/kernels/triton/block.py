@@ -20,7 +20,6 @@ class StepVariant(NamedTuple):
     """One variant of a step's kernels, known when it is compiled.
 
     Args:
-        cell: name of the cell.
         gates: number of gates of the cell.
         equations: the cell's ``Equations``, None for other kernels.
         split: whether the last gate has statistics over units of its own.
@@ -31,7 +30,6 @@ class StepVariant(NamedTuple):
         narrow: whether h is stored in the products' type too.
     """
 
-    cell: str
     gates: int
     equations: Any
     split: bool

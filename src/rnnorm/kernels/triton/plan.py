@@ -243,7 +243,6 @@ class Plan:
         """Return the variant of the kernels for a step."""
         given = self.options
         return StepVariant(
-            cell=given.cell,
             gates=self.gates,
             equations=None if self.cuda else equations(given.cell),
             split=len(given.gate_blocks) > 1,
