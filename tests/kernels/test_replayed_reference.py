@@ -259,4 +259,4 @@ def test_nothing_runs_in_a_graph_unasked():
     request = Request(rnnorm.HMLSTM(1, 1).cell, None, torch.device("cuda"), torch.float32)
     row = next(row for row in dispatch.KERNELS if row.name == "cuda-graph")
     assert not row.refuses(request)
-    assert "no GPU has run it yet" in row.unasked
+    assert "no GPU has run it yet" in row.unproven

@@ -81,15 +81,15 @@ def test_cells_that_no_gpu_has_run_are_run_where_they_are_asked_for(gpu):
     request = Request(LiGRU(), BatchNorm(), GPU, torch.float32)
     assert layer.refuses(request) == ""
     said = "its kernels have not run LiGRU(nonlinearity='relu') on a GPU yet: use_backend('triton')"
-    assert layer.worse(request).startswith(said)
+    assert layer.unasked(request).startswith(said)
     assert not launches
-    assert layer.worse(request._replace(cell=LSTM())) == ""
+    assert layer.unasked(request._replace(cell=LSTM())) == ""
     projected = request._replace(cell=LSTM(), projected=True)
     assert layer.refuses(projected) == ""
-    assert layer.worse(projected).startswith("its kernels have not run proj_size on a GPU yet")
+    assert layer.unasked(projected).startswith("its kernels have not run proj_size on a GPU yet")
     mixed = request._replace(cell=LSTM(), norm=resolve({"input": "batch", "recurrent": "layer"}))
     assert layer.refuses(mixed) == ""
-    assert layer.worse(mixed).startswith("its kernels have not run a spec for each site on a GPU")
+    assert layer.unasked(mixed).startswith("its kernels have not run a spec for each site on a GPU")
 
 
 def test_nor_in_an_interpreter(gpu, monkeypatch):

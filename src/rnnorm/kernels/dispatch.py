@@ -45,9 +45,10 @@ class Kernel:
         traceable: whether a compiler captures the kernel without unrolling the time steps.
         synchronized: runs a call whose statistics are over the rows of several processes; None
             if the kernel cannot.
-        worse: says why a later kernel is better for a request, unless ``use_backend`` names this
-            one; empty if none is.
-        unasked: why the kernel runs nothing unless ``use_backend`` names it, empty if it may.
+        unasked: says why only ``use_backend`` runs the kernel for a request that the kernel does
+            not refuse, empty if it runs by itself.
+        unproven: why only ``use_backend`` runs the kernel, whatever the request; empty if that
+            depends on the request. Such a kernel is not asked what it refuses.
         look_up: looks up the statistics of a layer's populations, by site, from a step on.
         update: updates the populations by the statistics that the layer took, as
             ``norm.update.update`` does.
@@ -61,8 +62,8 @@ class Kernel:
     layer: Callable[[LayerCall], LayerResult] | None
     traceable: bool
     synchronized: Callable[[LayerCall], LayerResult] | None = None
-    worse: Callable[[Request], str] = lambda request: ""
-    unasked: str = ""
+    unasked: Callable[[Request], str] = lambda request: ""
+    unproven: str = ""
     look_up: Callable[[Mapping[str, Population], int | Tensor, int], dict[str, Moments]] = look_up
     update: Callable[..., None] = update
     restarts: bool = False
@@ -81,7 +82,7 @@ def _aten_refuses(request: Request) -> str:
     return ""
 
 
-def _aten_is_worse(request: Request) -> str:
+def _aten_unasked(request: Request) -> str:
     """Say why a later kernel is better than torch's own operators, empty if none is."""
     if request.exported and not (scan.UNAVAILABLE or _scan_refuses(request)):
         return "torch.export would keep its example's number of steps"
@@ -112,7 +113,7 @@ def _scan_refuses(request: Request) -> str:
 
 
 KERNELS = (
-    Kernel("aten", "", _aten_refuses, None, traceable=False, worse=_aten_is_worse),
+    Kernel("aten", "", _aten_refuses, None, traceable=False, unasked=_aten_unasked),
     Kernel(
         "cpu",
         UNAVAILABLE,
@@ -129,7 +130,7 @@ KERNELS = (
         triton.refuses,
         triton.layer,
         traceable=True,
-        worse=triton.worse,
+        unasked=triton.unasked,
         look_up=triton.look_up,
     ),
     Kernel(
@@ -138,7 +139,7 @@ KERNELS = (
         cuda.refuses,
         cuda.layer,
         traceable=True,
-        unasked=cuda.UNPROVEN,
+        unproven=cuda.UNPROVEN,
         look_up=triton.look_up,
         # the row of triton has none: no GPU has run this launch yet
         update=triton.update,
@@ -150,7 +151,7 @@ KERNELS = (
         replayed_reference.refuses,
         replayed_reference.layer,
         traceable=False,
-        unasked=replayed_reference.UNPROVEN,
+        unproven=replayed_reference.UNPROVEN,
         restarts=True,
     ),
     Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True, restarts=True),
@@ -295,14 +296,14 @@ def _first_accepting(*fields: Any) -> int:
 def _try(request: Request, *, reasons: bool) -> tuple[int, dict[str, str]]:
     """Return the index of the first kernel that accepts a request, and why earlier ones do not.
 
-    Without ``reasons`` a kernel that runs nothing unasked is not asked: it may trace a cell's step.
+    Without ``reasons`` an unproven kernel is not asked, as it may trace a cell's step.
     """
     passed_over: dict[str, str] = {}
     for index, kernel in enumerate(KERNELS):  # noqa: B007
-        if kernel.unasked and not reasons:
+        if kernel.unproven and not reasons:
             continue
-        why = kernel.unavailable or kernel.refuses(request) or kernel.worse(request)
-        why = why or kernel.unasked
+        why = kernel.unavailable or kernel.refuses(request) or kernel.unasked(request)
+        why = why or kernel.unproven
         if not why:
             break
         passed_over[kernel.name] = why

@@ -57,7 +57,7 @@ COVERAGE = Coverage(
 )
 
 
-def worse(request: Request) -> str:
+def unasked(request: Request) -> str:
     """Say why only ``use_backend`` runs the kernels for a request, empty if they run unasked."""
     new: object = None
     if not gpu.proven(request.cell):
