@@ -20,8 +20,8 @@ from rnnorm.cells.rnn import RNN
 from rnnorm.kernels import own_cell, reference, replayed_reference, scan, synchronized
 from rnnorm.kernels.call import LayerCall, LayerResult, Request, listed, remembered
 from rnnorm.kernels.cpu import layer as cpu
+from rnnorm.kernels.cpu import library as cpu_library
 from rnnorm.kernels.cpu import update as cpu_update
-from rnnorm.kernels.cpu.library import UNAVAILABLE
 from rnnorm.kernels.cuda import layer as cuda
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.moments import Moments
@@ -84,11 +84,11 @@ def _aten_refuses(request: Request) -> str:
 
 def _aten_unasked(request: Request) -> str:
     """Say why a later kernel is better than torch's own operators, empty if none is."""
-    if request.exported and not (scan.UNAVAILABLE or _scan_refuses(request)):
+    if request.exported and not (scan.UNAVAILABLE or scan.refuses(request)):
         return "torch.export would keep its example's number of steps"
     if request.padded and (transformed() or forward_ad._current_level >= 0):
         return "torch does not pack within torch.func or for forward-mode derivatives"
-    if UNAVAILABLE or cpu.refuses(request):
+    if cpu_library.UNAVAILABLE or cpu.refuses(request):
         return ""
     # torch.nn is as fast on rows of one length, in an LSTM alone
     if request.padded and not (request.even and isinstance(request.cell, LSTM)):
@@ -99,24 +99,11 @@ def _aten_unasked(request: Request) -> str:
     return ""
 
 
-def _scan_refuses(request: Request) -> str:
-    """Say why ``scan`` does not compute a request, empty if it does."""
-    if not request.exported:
-        return "it is for torch.export"
-    if request.one_step:
-        return "a cell's step is not a loop"
-    if request.training and request.norm is not None and request.norm.takes_statistics:
-        return "it takes no statistics"
-    if request.training and set(request.masked) - {"input"}:
-        return "it has one mask of recurrent dropout for all steps"
-    return ""
-
-
 KERNELS = (
     Kernel("aten", "", _aten_refuses, None, traceable=False, unasked=_aten_unasked),
     Kernel(
         "cpu",
-        UNAVAILABLE,
+        cpu_library.UNAVAILABLE,
         cpu.refuses,
         cpu.layer,
         traceable=True,
@@ -154,7 +141,7 @@ KERNELS = (
         unproven=replayed_reference.UNPROVEN,
         restarts=True,
     ),
-    Kernel("scan", scan.UNAVAILABLE, _scan_refuses, scan.layer, traceable=True, restarts=True),
+    Kernel("scan", scan.UNAVAILABLE, scan.refuses, scan.layer, traceable=True, restarts=True),
     Kernel(
         "reference",
         "",

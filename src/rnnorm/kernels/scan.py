@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rnnorm.cells.cell import State, product
-from rnnorm.kernels.call import LayerCall, LayerResult
+from rnnorm.kernels.call import LayerCall, LayerResult, Request
 from rnnorm.kernels.reference import ages_of, begin_anew, fixed_sites, zone_out
 from rnnorm.norm.moments import Moments, normalise_by, scale_of
 from rnnorm.tracing import RELEASE
@@ -24,6 +24,19 @@ def _unavailable() -> str:
 
 #: why the kernel cannot run here; earlier versions were not tried, and some scans take no weights
 UNAVAILABLE = _unavailable()
+
+
+def refuses(request: Request) -> str:
+    """Say why the kernel does not compute a request, empty if it does."""
+    if not request.exported:
+        return "it is for torch.export"
+    if request.one_step:
+        return "a cell's step is not a loop"
+    if request.training and request.norm is not None and request.norm.takes_statistics:
+        return "it takes no statistics"
+    if request.training and set(request.masked) - {"input"}:
+        return "it has one mask of recurrent dropout for all steps"
+    return ""
 
 
 def _is_one(size: int | torch.SymInt) -> bool:
