@@ -16,9 +16,9 @@ from rnnorm.kernels.operators import (
     SAVED_NAMES,
     for_backward,
     gradients,
-    keep,
-    kept,
+    save,
     saved,
+    saved_or_run_again,
     saved_parts,
     setup_forward,
 )
@@ -48,7 +48,7 @@ class Passes(NamedTuple):
         """Register the derivative of the forward operator."""
 
         def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-            inputs, results = saved(ctx, self.forward_operator)
+            inputs, results = saved_or_run_again(ctx, self.forward_operator)
             found = self.gradients(ctx, inputs, results, grads[: len(DIFFERENTIABLE)])
             return (*found, *[None] * (len(ctx.needs_input_grad) - LEAVES))
 
@@ -122,7 +122,7 @@ class FusedLayer(torch.autograd.Function):
         *leaves, rest, ctx.options, ctx.passes, ctx.rows, others = arguments
         inputs = Inputs(*leaves, *rest)
         results = ctx.passes.forward(inputs, ctx.options, True, ctx.rows)
-        keep(ctx, (*inputs, *for_backward(results)))
+        save(ctx, (*inputs, *for_backward(results)))
         ctx.sizes = inputs.sizes.tolist()
         ctx.set_materialize_grads(False)
         wanted = len(DIFFERENTIABLE) - (not ctx.options.wants_all_c)
@@ -137,7 +137,7 @@ class FusedLayer(torch.autograd.Function):
             RuntimeError: if a saved tensor or the gradient of a result has another form than in
                 the forward pass, or ``sizes`` has other numbers.
         """
-        inputs, results = saved_parts(kept(ctx, SAVED_NAMES))
+        inputs, results = saved_parts(saved(ctx, SAVED_NAMES))
         if (sizes := inputs.sizes.tolist()) != ctx.sizes:
             raise RuntimeError(
                 f"sizes were saved for the backward pass as {ctx.sizes}, and came back as {sizes}: "

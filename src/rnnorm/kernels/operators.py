@@ -115,10 +115,10 @@ def for_backward(results: Results) -> tuple[Tensor, ...]:
 
 
 def setup_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Keep the inputs, options and results of a forward operator's call, for ``saved``."""
-    given, ctx.options, ctx.saved = forward_parts(inputs)
+    """Save the inputs, options and results of a forward operator's call."""
+    given, ctx.options, ctx.has_saved = forward_parts(inputs)
     results = Results(*output)
-    keep(ctx, (*given, *for_backward(results)))
+    save(ctx, (*given, *for_backward(results)))
     ctx.mark_non_differentiable(*results.without_gradients)
     ctx.set_materialize_grads(False)
 
@@ -147,14 +147,14 @@ def _in_words(of_tensor: tuple[Any, ...]) -> str:
     return f"{dtype} {tuple(shape)} on {device}, {layout}"
 
 
-def keep(ctx: Any, tensors: Sequence[Tensor | None]) -> None:
-    """Save tensors for a backward pass, which gets them from ``kept``."""
+def save(ctx: Any, tensors: Sequence[Tensor | None]) -> None:
+    """Save tensors for a backward pass, which gets them from ``saved``."""
     ctx.save_for_backward(*tensors)
     ctx.forms = list(map(form, [t for t in tensors if t is not None]))
 
 
-def kept(ctx: Any, names: Sequence[str]) -> tuple[Any, ...]:
-    """Return the tensors that ``keep`` saved, made contiguous.
+def saved(ctx: Any, names: Sequence[str]) -> tuple[Any, ...]:
+    """Return the tensors that ``save`` saved, made contiguous.
 
     Args:
         ctx: context of the pass.
@@ -166,8 +166,8 @@ def kept(ctx: Any, names: Sequence[str]) -> tuple[Any, ...]:
     tensors: tuple[Any, ...] = ctx.saved_tensors
     held = [t for t in tensors if t is not None]
     if (forms := list(map(form, held))) != ctx.forms:
-        saved = [name for name, t in zip(names, tensors, strict=False) if t is not None]
-        for name, now, before in zip(saved, forms, ctx.forms, strict=True):
+        present = [name for name, t in zip(names, tensors, strict=False) if t is not None]
+        for name, now, before in zip(present, forms, ctx.forms, strict=True):
             if now != before:
                 raise RuntimeError(
                     f"{name} was saved for the backward pass as {_in_words(before)}, and came back "
@@ -208,10 +208,12 @@ def check_results(
             )
 
 
-def saved(ctx: Any, forward: Callable[..., tuple[Tensor, ...]]) -> tuple[Inputs, Results]:
+def saved_or_run_again(
+    ctx: Any, forward: Callable[..., tuple[Tensor, ...]]
+) -> tuple[Inputs, Results]:
     """Return the inputs and results of a forward operator's call, run again if it saved nothing."""
-    inputs, results = saved_parts(kept(ctx, SAVED_NAMES))
-    if not ctx.saved:
+    inputs, results = saved_parts(saved(ctx, SAVED_NAMES))
+    if not ctx.has_saved:
         # a graph captured without gradients asks the forward pass to save nothing
         with torch.no_grad():
             results = Results(*forward(*inputs, *ctx.options, True))
@@ -275,15 +277,15 @@ def gradients(
 
 
 def setup_backward(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keep the tensors and options of a backward operator's call that ``differentiate`` needs."""
+    """Save the tensors and options of a backward operator's call that ``differentiate`` needs."""
     given, _, upstream, ctx.options, _ = backward_parts(inputs)
-    keep(ctx, (*given, *upstream))
+    save(ctx, (*given, *upstream))
     ctx.set_materialize_grads(False)
 
 
 def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the derivative of a backward operator, by running the reference."""
-    tensors = kept(ctx, (*Inputs._fields, *_UPSTREAM_NAMES))
+    tensors = saved(ctx, (*Inputs._fields, *_UPSTREAM_NAMES))
     leaves, upstream = second_derivative.differentiate(
         Inputs(*tensors[:_COUNT]),
         ctx.options,

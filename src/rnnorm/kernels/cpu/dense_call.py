@@ -24,7 +24,7 @@ from rnnorm.kernels.inputs import (
     Options,
     Results,
 )
-from rnnorm.kernels.operators import checked_upstream, form, kept
+from rnnorm.kernels.operators import checked_upstream, form, saved
 from rnnorm.tracing import unobserved
 
 # what autograd saves of a call: the leaves, which have gradients, and all other tensors
@@ -193,12 +193,12 @@ class _DenseLayer(torch.autograd.Function):
             call.parts,
         )
         others = (call.reserve, None if call.one_step else results[0], *call.constants)
-        saved = (x, h, c, *parameters, *others)
-        ctx.save_for_backward(*saved)
+        tensors = (x, h, c, *parameters, *others)
+        ctx.save_for_backward(*tensors)
         given = (x, h) if c is None else (x, h, c)
         made = [t for t in others if t is not None]
         ctx.forms = [*map(form, given), *call.forms, *map(form, made)]
-        ctx.addresses = [t.data_ptr() for t in saved if t is not None]
+        ctx.addresses = [t.data_ptr() for t in tensors if t is not None]
         ctx.set_materialize_grads(False)
         return results
 
@@ -210,7 +210,7 @@ class _DenseLayer(torch.autograd.Function):
             RuntimeError: if a saved tensor or the gradient of a result has another form than in
                 the forward pass.
         """
-        tensors = kept(ctx, _SAVED)
+        tensors = saved(ctx, _SAVED)
         output = tensors[_LEFT + 1]
         if output is None:
             # a step returns h_n in its place
