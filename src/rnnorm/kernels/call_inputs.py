@@ -38,16 +38,21 @@ def sites_of(active: Collection[str]) -> tuple[str, str, str]:
 
 
 @remembered
-def _forms(cell: Cell, norm: Norm | None) -> tuple[tuple[str, str, str], int, int | None, int]:
-    """Return what a kernel needs to know of a cell.
+def _sites_in(cell: Cell, norm: Norm | None) -> tuple[str, str, str]:
+    """Return the names of the kernel's input, hidden and cell site in a layer."""
+    return sites_of(cell.active_sites(norm))
 
-    Returns:
-        the names of the sites, the number of gates, that of heads, None if the recurrent weight is
-        a vector, and how many weights by unit the last of ``PEEPHOLES`` holds.
+
+@remembered
+def _counts_of(cell: Cell, _norm: None) -> tuple[int, int | None, int]:
+    """Return the number of gates of a cell, that of heads, and a number of weights by unit.
+
+    There is no number of heads if the recurrent weight is a vector. The last number is how many
+    weights by unit the last of ``PEEPHOLES`` holds.
     """
     heads, shapes = None if independent(cell) else cell.heads, cell.weights(1, cell.heads, False)
     last = shapes.get(PEEPHOLES[-1], (cell.heads,))[0] // cell.heads
-    return sites_of(cell.active_sites(norm)), sum(cell.gates), heads, last
+    return sum(cell.gates), heads, last
 
 
 def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inputs:
@@ -67,7 +72,7 @@ def inputs_of(call: LayerCall, *, narrow: torch.dtype, wide: torch.dtype) -> Inp
     h0, c0 = call.state[0], joined(call.state[1:])
     if batch_sizes is None:
         batch_sizes = torch.full((x.size(0),), x.size(1), dtype=torch.int64, device="cpu")
-    sites = _forms(call.cell, call.norm)[0]
+    sites = _sites_in(call.cell, call.norm)
     statistics = [m for site in sites for m in call.constants.get(site, (None, None))]
     matrices = (weights.weight_ih, weights.weight_hh, weights.weight_hr)
     x, weight_ih, weight_hh, weight_hr = ready(narrow, (x, *matrices))
@@ -107,7 +112,7 @@ def check_shapes(inputs: Inputs, cell: Cell) -> None:
     Raises:
         RuntimeError: if one has another shape than in a layer of the cell.
     """
-    _, gates, heads, weights_in_last = _forms(cell, None)
+    gates, heads, weights_in_last = _counts_of(cell, None)
     (T, B), units, narrow = inputs.x.shape[:2], inputs.hidden_size, inputs.h0.size(1)
     gates *= units
     recurrent = (units,) if heads is None else (gates, narrow // heads)
