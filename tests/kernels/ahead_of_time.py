@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rnnorm.kernels.inputs import CELL_OF_NAME, independent, rectified
+from rnnorm.kernels.known_cells import CELL_OF_NAME, independent, rectified
 from rnnorm.kernels.triton import columns, look_up, loop, step, update
 from rnnorm.kernels.triton.block import StepVariant
 from rnnorm.kernels.triton.generate import equations

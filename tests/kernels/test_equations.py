@@ -17,7 +17,7 @@ from rnnorm.kernels.equations.derivative import adjoints
 from rnnorm.kernels.equations.graph import Nodes
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace
-from rnnorm.kernels.inputs import CELLS
+from rnnorm.kernels.known_cells import CELLS
 
 
 @dataclass(frozen=True)

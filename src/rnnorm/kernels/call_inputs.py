@@ -11,8 +11,6 @@ from torch import Tensor
 from rnnorm.cells.cell import Cell
 from rnnorm.kernels.call import LayerCall, Mask, listed, remembered
 from rnnorm.kernels.inputs import (
-    CELL_OF_NAME,
-    CELLS,
     NO_MASKS,
     NO_SCALES,
     PARAMETERS,
@@ -23,9 +21,9 @@ from rnnorm.kernels.inputs import (
     Options,
     Results,
     Sites,
-    independent,
     joined,
 )
+from rnnorm.kernels.known_cells import CELL_OF_NAME, CELLS, independent
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import CELL_SITES, LayerNorm, Norm, RowNorm, field_of
 from rnnorm.tracing import constant

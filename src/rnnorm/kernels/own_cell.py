@@ -21,7 +21,8 @@ from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell, split_moments
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace, unlike_a_site
-from rnnorm.kernels.inputs import BUILT_IN, OWN, PEEPHOLES, add_own
+from rnnorm.kernels.inputs import PEEPHOLES
+from rnnorm.kernels.known_cells import BUILT_IN, OWN, add_own
 from rnnorm.kernels.own_call import graph_call, with_products_joined
 from rnnorm.kernels.trace_check import difference
 from rnnorm.norm.moments import Moments

@@ -12,16 +12,8 @@ from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, Mask
 from rnnorm.kernels.equations.graph_cell import GraphCell, split_moments, split_products
-from rnnorm.kernels.inputs import (
-    CELLS,
-    PEEPHOLES,
-    PLACES,
-    Gradients,
-    Inputs,
-    Options,
-    joined,
-    separated,
-)
+from rnnorm.kernels.inputs import PEEPHOLES, PLACES, Gradients, Inputs, Options, joined, separated
+from rnnorm.kernels.known_cells import CELLS
 from rnnorm.norm.presets import resolve
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, RMSNorm
 

@@ -13,7 +13,8 @@ from rnnorm.kernels.call_inputs import inputs_of, options_of, taken_of
 from rnnorm.kernels.cpu import own_frame
 from rnnorm.kernels.cpu.c_struct import COMPUTED, MULTIPLIED
 from rnnorm.kernels.cpu.forward import NARROW_PASSES, PASSES
-from rnnorm.kernels.inputs import BUILT_IN, PLACES, separated
+from rnnorm.kernels.inputs import PLACES, separated
+from rnnorm.kernels.known_cells import BUILT_IN
 from rnnorm.norm.spec import SITES, BatchNorm, LayerNorm, RMSNorm
 
 #: the layers that the kernel computes

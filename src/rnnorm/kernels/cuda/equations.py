@@ -18,7 +18,8 @@ from rnnorm.kernels.equations.graph_cell import GraphCell
 from rnnorm.kernels.equations.halves import Halves, check_room
 from rnnorm.kernels.equations.statements import ARITHMETIC, Statements
 from rnnorm.kernels.equations.trace import trace
-from rnnorm.kernels.inputs import CELLS, PEEPHOLES
+from rnnorm.kernels.inputs import PEEPHOLES
+from rnnorm.kernels.known_cells import CELLS
 
 #: the most gates, weights by unit and states beside h for which a thread has registers
 MOST_GATES, MOST_WEIGHTS, MOST_STATES = 4, 16, 3

@@ -14,7 +14,8 @@ from rnnorm.kernels import gpu, own_cell
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
 from rnnorm.kernels.cuda import own_frame
 from rnnorm.kernels.cuda.passes import why_not_multiplied
-from rnnorm.kernels.inputs import BUILT_IN, PLACES, independent, rectified
+from rnnorm.kernels.inputs import PLACES
+from rnnorm.kernels.known_cells import BUILT_IN, independent, rectified
 from rnnorm.norm.spec import SITES, BatchNorm, LayerNorm, RMSNorm
 
 #: the layers that the kernels compute, beside those of users' cells

@@ -10,7 +10,7 @@ from rnnorm.kernels.cuda.passes import why_not_multiplied
 from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell
 from rnnorm.kernels.equations.opaque import TraceError
-from rnnorm.kernels.inputs import rectified
+from rnnorm.kernels.known_cells import rectified
 from rnnorm.kernels.own_cell import cell_of
 from rnnorm.kernels.run_time_compilation import switched_off
 

@@ -8,7 +8,8 @@ from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.cuda import persistent
 from rnnorm.kernels.cuda.layout import MOST_ROWS, Gpu, Layout, lay_out
 from rnnorm.kernels.gpu import proven
-from rnnorm.kernels.inputs import CELL_OF_NAME, Inputs, Options
+from rnnorm.kernels.inputs import Inputs, Options
+from rnnorm.kernels.known_cells import CELL_OF_NAME
 
 # on an H200, Triton's kernel of many steps was faster for layer norm up to so many units
 _FEW_UNITS, _FEW_UNITS_RAGGED = 128, 256

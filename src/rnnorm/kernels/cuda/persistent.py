@@ -24,7 +24,7 @@ from rnnorm.kernels.cuda.arguments import (
 )
 from rnnorm.kernels.cuda.equations import text_of
 from rnnorm.kernels.cuda.layout import Gpu, Layout
-from rnnorm.kernels.inputs import OWN
+from rnnorm.kernels.known_cells import OWN
 from rnnorm.kernels.precision import float32_precision
 
 #: environment variable: 0 leaves these kernels out

@@ -16,7 +16,7 @@ from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.halves import Halves, check_room
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace
-from rnnorm.kernels.inputs import BUILT_IN, CELL_OF_NAME
+from rnnorm.kernels.known_cells import BUILT_IN, CELL_OF_NAME
 from rnnorm.kernels.triton.statements import Tiles
 
 #: the most gates, and states, for which the kernels have room

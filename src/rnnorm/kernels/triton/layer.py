@@ -17,7 +17,7 @@ from rnnorm.cells.indrnn import IndRNN
 from rnnorm.cells.ligru import LiGRU
 from rnnorm.kernels import gpu
 from rnnorm.kernels.call import Coverage, LayerCall, LayerResult, Request
-from rnnorm.kernels.inputs import independent
+from rnnorm.kernels.known_cells import independent
 from rnnorm.norm import population
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population

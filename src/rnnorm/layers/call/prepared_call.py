@@ -23,7 +23,8 @@ from rnnorm.kernels.cpu.c_struct import (
 )
 from rnnorm.kernels.cpu.dense_call import DenseCall
 from rnnorm.kernels.cpu.update import fill
-from rnnorm.kernels.inputs import CELL_OF_NAME, LEAVES, PARAMETERS, Inputs, Sites, joined, separated
+from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Sites, joined, separated
+from rnnorm.kernels.known_cells import CELL_OF_NAME
 from rnnorm.kernels.operators import form
 from rnnorm.norm.population import BUFFERS
 
