@@ -18,7 +18,7 @@ from rnnorm.kernels.known_cells import CELL_OF_NAME, independent, rectified
 from rnnorm.kernels.triton import columns, look_up, loop, step, update
 from rnnorm.kernels.triton.block import StepVariant
 from rnnorm.kernels.triton.generate import equations
-from rnnorm.kernels.triton.plan import choose_product, launch_options, tile
+from rnnorm.kernels.triton.tile_sizes import choose_product, choose_tile, launch_options
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 ARCHITECTURES = (80, 90)
@@ -62,7 +62,7 @@ class Variant(NamedTuple):
         return {"none": "off", "population": "given"}.get(self.norm, "own")
 
     def constants(self):
-        how = tile(self.norm == "layer", self.rows, self.units, self.wide, 1e-5)
+        how = choose_tile(self.norm == "layer", self.rows, self.units, self.wide, 1e-5)
         if self.cell == "columns":
             how = how._replace(units=32)
             return {"SCOPE": self.scope, "SHIFTED": True, "TILE": how}

@@ -12,7 +12,7 @@ from problems import assert_same
 from rnnorm.kernels import reference
 from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.triton import layer as triton
-from rnnorm.kernels.triton import plan
+from rnnorm.kernels.triton import plan, tile_sizes
 
 Problem = partial(OnCpu, device=DEVICE)
 # two steps with statistics of their own, and two with the last of these
@@ -62,7 +62,7 @@ def runs(units, sizes=(4, 4, 4, 4, 4), scope="frame", rows=4, *, back=False):
 
 
 def test_small_layers_are_a_few_launches(monkeypatch):
-    monkeypatch.setattr(plan, "_programs_at_once", lambda device: 132)
+    monkeypatch.setattr(tile_sizes, "programs_at_once", lambda device: 132)
     one, each = [(0, 1), (1, 5)], [(t, t + 1) for t in range(5)]
     assert runs(100) == runs(100, back=True) == runs(100, scope="row") == one
     # forward it pays longer
@@ -74,6 +74,6 @@ def test_small_layers_are_a_few_launches(monkeypatch):
     assert runs(200, ragged, "row") == [(0, 1), (1, 3), (3, 5)]
     assert runs(2000, ragged) == runs(300, ragged, "row") == each
     # a smaller GPU has not so many programs at once
-    monkeypatch.setattr(plan, "_programs_at_once", lambda device: 108)
+    monkeypatch.setattr(tile_sizes, "programs_at_once", lambda device: 108)
     assert runs(1000, ragged) == each
     assert runs(100, (4,)) == [(0, 1)]

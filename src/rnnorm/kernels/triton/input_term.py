@@ -11,7 +11,8 @@ import triton
 from torch import Tensor
 
 from rnnorm.kernels.triton import columns
-from rnnorm.kernels.triton.plan import Plan, Source, launch_options, tile
+from rnnorm.kernels.triton.plan import Plan, Source
+from rnnorm.kernels.triton.tile_sizes import choose_tile, launch_options
 from rnnorm.norm.moments import Moments
 
 # most segments on the second axis of a grid
@@ -120,7 +121,7 @@ def _segments(plan: Plan, taken: Moments) -> Iterator[tuple[Source, Tensor, int]
 def _launch(z: Tensor, starts: Tensor, plan: Plan) -> tuple[tuple[int, int], dict[str, Any]]:
     """Return the grid and the compile options for the segments of z that ``starts`` gives."""
     rows = plan.B if len(starts) > 2 else plan.frames
-    how = tile(False, rows, z.size(1), plan.wide, plan.options.eps.input)
+    how = choose_tile(False, rows, z.size(1), plan.wide, plan.options.eps.input)
     how = how._replace(units=_COLUMNS)
     grid = (triton.cdiv(z.size(1), _COLUMNS), len(starts) - 1)
     return grid, {"TILE": how, **launch_options(how)}

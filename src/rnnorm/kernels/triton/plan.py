@@ -1,4 +1,4 @@
-"""The plan of one call: where steps begin, which statistics they use, and the tiles."""
+"""The plan of one call: where steps begin, which statistics they use, and how they are launched."""
 
 from __future__ import annotations
 
@@ -8,22 +8,16 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from rnnorm.kernels.cuda import passes
 from rnnorm.kernels.cuda.layout import Layout
 from rnnorm.kernels.inputs import Inputs, Options, Sites
-from rnnorm.kernels.precision import float32_precision
+from rnnorm.kernels.triton import tile_sizes
 from rnnorm.kernels.triton.block import StepVariant
 from rnnorm.kernels.triton.generate import equations
-from rnnorm.kernels.triton.loop import Product
-from rnnorm.kernels.triton.tile import Tile
 from rnnorm.norm.moments import Moments
 from rnnorm.tracing import to_device
-
-# programs that a large GPU runs at once, about
-_PROGRAMS = 128
 
 
 class Source(NamedTuple):
@@ -159,7 +153,7 @@ class Plan:
         if self.independent:
             # no program reads what another wrote
             return bool(how["TILE"].one)
-        most = _programs_at_once(self.inputs.x.device)
+        most = tile_sizes.programs_at_once(self.inputs.x.device)
         if self.B > 128 or not how["TILE"].one or programs > most:
             return False
         return self.ragged or units <= (128 if back else 512)
@@ -266,15 +260,17 @@ class Plan:
 
     def launch(self, n: int, *, looped: bool = False) -> tuple[tuple[int], dict[str, Any]]:
         """Return the grid and the compile options for n rows, of one step or of many in a loop."""
-        how = tile(self.by_row, self.B, self.H, self.wide, self.eps)
+        how = tile_sizes.choose_tile(self.by_row, self.B, self.H, self.wide, self.eps)
         grid = (n if self.by_row else triton.cdiv(self.H, how.units),)
         if not looped:
-            return grid, {"TILE": how, **launch_options(how)}
+            return grid, {"TILE": how, **tile_sizes.launch_options(how)}
         return grid, {
             "TILE": how,
-            "P": None if self.independent else choose_product(how, self.options.rectified),
+            "P": None
+            if self.independent
+            else tile_sizes.choose_product(how, self.options.rectified),
             "launch_cooperative_grid": not (self.by_row or self.independent),
-            **launch_options(how, looped=True),
+            **tile_sizes.launch_options(how, looped=True),
         }
 
 
@@ -294,59 +290,3 @@ def _dense_frames(T: int, B: int, device: torch.device) -> Tensor:
 @torch.inference_mode(False)
 def _kept_frames(T: int, B: int, device: torch.device, stream: int) -> Tensor:
     return torch.arange(T + 1, device=device) * B
-
-
-def choose_product(how: Tile, rectified: bool) -> Product:
-    """Choose how a program multiplies blocks, as was measured on an H200."""
-    double = how.wide == tl.float64
-    if how.axis == 1:
-        return Product((16 if double else 32) if how.units <= 128 else 8, "ieee")
-    depth = 32 if double or how.rows > 64 else 64
-    if torch.version.hip:
-        # not every AMD GPU has another precision
-        return Product(depth, "ieee")
-    if float32_precision() == "tf32":
-        return Product(depth, "tf32")
-    # three products of tf32 are as exact, except where a number is infinite
-    return Product(depth, "ieee" if rectified else "tf32x3")
-
-
-def _programs_at_once(device: torch.device) -> int:
-    """Return how many programs surely run at once on a GPU; an interpreter runs one at a time."""
-    if device.type == "cpu":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def tile(by_row: bool, rows: int, units: int, wide: torch.dtype, eps: float) -> Tile:
-    """Pick one of a few tile sizes, to limit the number of compiled variants."""
-    double = wide == torch.float64
-    number = tl.float64 if double else tl.float32
-    multiple = min(16, units & -units)
-    if by_row:
-        most = 512 if double else 1024
-        width = max(32, triton.next_power_of_2(units))
-        return Tile(1, width <= most, 1, min(width, most), multiple, number, eps)
-    most = 64 if double else 512
-    height = max(16, triton.next_power_of_2(rows))
-    one = height <= most
-    few = triton.next_power_of_2(triton.cdiv(units, _PROGRAMS))
-    # with many rows fewer units fit the registers
-    many = 8 if height <= 128 or not one else 4
-    height = height if one else 64
-    return Tile(0, one, height, min(many, max(2, few)), multiple, number, eps)
-
-
-def launch_options(how: Tile, *, looped: bool = False) -> dict[str, Any]:
-    """Return the compile options of a program, with a number of warps as measured on an H200.
-
-    A thread has two numbers over rows and in float64, four over units; up to 256 units one warp
-    is enough, whose sums need no shared memory. A looped program has four or eight warps.
-    """
-    if looped:
-        warps = 8 if how.rows > 64 else 4
-    else:
-        each = 2 if how.axis == 0 or how.wide == tl.float64 else 8 if how.units <= 256 else 4
-        warps = max(1, min(16, how.rows * how.units // (32 * each)))
-    # a changed default would round differently
-    return {"num_warps": warps, "enable_fp_fusion": True}
