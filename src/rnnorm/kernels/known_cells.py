@@ -10,7 +10,7 @@ from rnnorm.cells.lstm import LSTM
 from rnnorm.cells.rnn import RNN
 
 #: by name in ``Options``, the cells that ``Inputs`` and ``Options`` can describe, those with fewer
-#: weights first; ``add_own`` adds others
+#: weights first; ``make_known`` adds others
 CELLS: dict[str, tuple[Cell, ...]] = {
     "LSTM": (LSTM(), LSTM("output"), LSTM("all")),
     "GRU": (GRU(),),
@@ -29,7 +29,7 @@ BUILT_IN = tuple([cell for alike in CELLS.values() for cell in alike])
 OWN = "own-"
 
 
-def add_own(name: str, cell: Cell) -> None:
+def make_known(name: str, cell: Cell) -> None:
     """Make a cell that is compiled at run time known by its name in ``Options``."""
     CELLS[name], CELL_OF_NAME[name] = (cell,), cell
 

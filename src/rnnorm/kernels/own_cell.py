@@ -22,7 +22,7 @@ from rnnorm.kernels.equations.graph_cell import GraphCell, split_moments
 from rnnorm.kernels.equations.opaque import TraceError
 from rnnorm.kernels.equations.trace import trace, unlike_a_site
 from rnnorm.kernels.inputs import PEEPHOLES
-from rnnorm.kernels.known_cells import BUILT_IN, OWN, add_own
+from rnnorm.kernels.known_cells import BUILT_IN, OWN, make_known
 from rnnorm.kernels.own_call import graph_call, with_products_joined
 from rnnorm.kernels.trace_check import difference
 from rnnorm.norm.moments import Moments
@@ -276,7 +276,7 @@ def cell_of(graph: Graph) -> GraphCell:
         last = len(PEEPHOLES) - 1
         names = tuple([PEEPHOLES[min(k, last)] for k in range(len(vectors))])
         cell = GraphCell(name, graph, vectors, names)
-        add_own(name, cell)
+        make_known(name, cell)
         _cells[key] = cell
     return _cells[key]
 

@@ -186,7 +186,7 @@ def number_of(cell: str) -> int:
     return CELLS.index(cell) if cell in CELLS else len(CELLS) + _own_names.index(cell)
 
 
-def add_own(cell: str, numbers: int, path: Path) -> None:
+def load_own(cell: str, numbers: int, path: Path) -> None:
     """Load the passes of a cell that was compiled at run time.
 
     Args:

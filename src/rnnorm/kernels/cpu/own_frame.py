@@ -57,7 +57,7 @@ def compile(cell: GraphCell, request: Request) -> str:
             for attempt in range(3):
                 path = compiler.compile(text, name, what)
                 try:
-                    library.add_own(cell.option, number, path)
+                    library.load_own(cell.option, number, path)
                     break
                 except OSError:
                     # the cache was emptied in between
