@@ -33,7 +33,7 @@ _SAVED = (*_LEAVES, "reserve", "output", *Inputs._fields[LEAVES:])
 # no c after every step is returned
 _RETURNED = DIFFERENTIABLE.index("all_c")
 _GRADIENTS = tuple([name for name in GRADIENTS if name != "grad_all_c"])
-_PARAMETERS, _LEFT = _LEAVES.index(PARAMETERS[0]), len(_LEAVES)
+_PARAMETERS, _RESERVE = _SAVED.index(PARAMETERS[0]), _SAVED.index("reserve")
 
 
 class _Reserve(NamedTuple):
@@ -211,7 +211,7 @@ class _DenseLayer(torch.autograd.Function):
                 the forward pass.
         """
         tensors = saved(ctx, _SAVED)
-        output = tensors[_LEFT + 1]
+        output = tensors[_RESERVE + 1]
         if output is None:
             # a step returns h_n in its place
             grads = (None, *grads)
@@ -248,7 +248,7 @@ _record = super(torch.autograd.Function, _DenseLayer).apply
 
 def _usual_gradients(ctx: Any, tensors: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
     """Return the gradients as the usual call does, whose backward pass makes its own struct."""
-    (x, *leaves), (reserve, output, *constants) = tensors[:_LEFT], tensors[_LEFT:]
+    (x, *leaves), (reserve, output, *constants) = tensors[:_RESERVE], tensors[_RESERVE:]
     T, B, features, _ = ctx.sizes
     others = constants or [None] * (len(Inputs._fields) - LEAVES)
     inputs = Inputs(x.view(T, B, features), _sizes(T, B), *leaves, *others)
