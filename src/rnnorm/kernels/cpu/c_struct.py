@@ -12,9 +12,9 @@ from torch import Tensor
 from rnnorm.kernels.cpu.library import (
     KINDS,
     OVER,
+    CMask,
+    CSite,
     Layer,
-    Mask,
-    Site,
     multiplies_bfloat16,
     number_of,
 )
@@ -118,16 +118,16 @@ def widened(inputs: Inputs, options: Options) -> Inputs:
 # all fields of the struct take eight bytes
 _Slots = ctypes.c_int64 * (ctypes.sizeof(Layer) // 8)
 _FIELDS_OF_SITE = {
-    "gamma": Site.gamma,
-    "beta": Site.beta,
-    "mean": Site.constant_mean,
-    "var": Site.constant_var,
-    "last": Site.constant_last,
-    "step": Site.constant_step,
-    "taken_mean": Site.mean,
-    "taken_var": Site.var,
-    "grad_gamma": Site.grad_gamma,
-    "grad_beta": Site.grad_beta,
+    "gamma": CSite.gamma,
+    "beta": CSite.beta,
+    "mean": CSite.constant_mean,
+    "var": CSite.constant_var,
+    "last": CSite.constant_last,
+    "step": CSite.constant_step,
+    "taken_mean": CSite.mean,
+    "taken_var": CSite.var,
+    "grad_gamma": CSite.grad_gamma,
+    "grad_beta": CSite.grad_beta,
 }
 
 
@@ -138,14 +138,14 @@ def _offsets() -> dict[str, int]:
     """
     found = {name: getattr(Layer, name).offset for name, *_ in Layer._fields_}
     for k, site in enumerate(Sites._fields):
-        start = Layer.site.offset + k * ctypes.sizeof(Site)
+        start = Layer.site.offset + k * ctypes.sizeof(CSite)
         found |= {f"{name}_{site}": start + f.offset for name, f in _FIELDS_OF_SITE.items()}
     for k, name in enumerate(PEEPHOLES):
         found[name] = Layer.peephole.offset + 8 * k
         found[f"grad_{name}"] = Layer.grad_peephole.offset + 8 * k
     for k, name in enumerate(PLACES):
-        start = Layer.mask.offset + k * ctypes.sizeof(Mask)
-        found[f"mask_{name}"] = start + Mask.drawn.offset
+        start = Layer.mask.offset + k * ctypes.sizeof(CMask)
+        found[f"mask_{name}"] = start + CMask.drawn.offset
     return found
 
 

@@ -29,7 +29,7 @@ def _pointers(names: str) -> list[tuple[str, type[_POINTER]]]:
     return [(name, _POINTER) for name in names.split()]
 
 
-class Site(ctypes.Structure):
+class CSite(ctypes.Structure):
     """``rnnorm_site`` of csrc/layer.h."""
 
     _fields_ = (
@@ -51,7 +51,7 @@ class Site(ctypes.Structure):
     )
 
 
-class Mask(ctypes.Structure):
+class CMask(ctypes.Structure):
     """``rnnorm_mask`` of csrc/layer.h."""
 
     _fields_ = (("drawn", _POINTER), ("step", _INT), ("row", _INT), ("scale", ctypes.c_double))
@@ -79,10 +79,10 @@ class Layer(ctypes.Structure):
         ("clears", _INT),
         ("recompute", _INT),
         ("narrow", _INT),
-        ("site", Site * 3),
+        ("site", CSite * 3),
         *_pointers("x h0 c0 reset weight_ih weight_hh weight_hr bias_ih bias_hh"),
         ("peephole", _POINTER * 3),
-        ("mask", Mask * 4),
+        ("mask", CMask * 4),
         *_pointers("output h_n c_n all_c saved_x saved_h saved_c saved_carried saved_made"),
         ("grad_projected", _POINTER),
         *_pointers("grad_output grad_h_n grad_c_n grad_all_c grad_x grad_h0 grad_c0"),

@@ -10,7 +10,7 @@ from torch import Tensor
 from rnnorm.kernels.inputs import Inputs, Options
 
 
-class Site(ctypes.Structure):
+class CSite(ctypes.Structure):
     """A site's scale, shift and statistics."""
 
     _fields_ = [
@@ -19,7 +19,7 @@ class Site(ctypes.Structure):
     ]
 
 
-class Mask(ctypes.Structure):
+class CMask(ctypes.Structure):
     """A mask of recurrent dropout."""
 
     _fields_ = [
@@ -36,12 +36,12 @@ class Extra(ctypes.Structure):
     _fields_ = [
         ("reset", ctypes.c_void_p),
         ("weight", ctypes.c_void_p * 3),
-        *[(place, Mask) for place in ("hidden", "candidate", "zone_h", "zone_c")],
+        *[(place, CMask) for place in ("hidden", "candidate", "zone_h", "zone_c")],
         *[(name, ctypes.c_int) for name in ("rows", "unused")],
     ]
 
 
-class Exchange(ctypes.Structure):
+class BlockExchange(ctypes.Structure):
     """Where blocks exchange numbers."""
 
     _fields_ = [
@@ -51,11 +51,11 @@ class Exchange(ctypes.Structure):
 
 
 _LAST = [
-    ("hidden", Site),
-    ("out", Site),
+    ("hidden", CSite),
+    ("out", CSite),
     ("starts", ctypes.c_void_p),
     ("extra", Extra),
-    ("exchange", Exchange),
+    ("exchange", BlockExchange),
     ("before_pitch", ctypes.c_longlong),
     ("pitch", ctypes.c_longlong),
     ("first", ctypes.c_int),
@@ -106,16 +106,16 @@ def extra_of(inputs: Inputs, options: Options) -> Extra:
     return Extra(reset, (ctypes.c_void_p * 3)(*weights), *masks, inputs.x.size(1), 0)
 
 
-def _mask(drawn: Tensor | None, scale: float) -> Mask:
+def _mask(drawn: Tensor | None, scale: float) -> CMask:
     if drawn is None:
-        return Mask(None, 0, 0, scale)
+        return CMask(None, 0, 0, scale)
     steps, rows, units = drawn.shape
     # one number may serve all steps or rows
     row = units if rows > 1 else 0
-    return Mask(drawn.data_ptr(), rows * units if steps > 1 else 0, row, scale)
+    return CMask(drawn.data_ptr(), rows * units if steps > 1 else 0, row, scale)
 
 
-def site_of(*values: Any) -> Site:
-    """Return a site of four tensors and three numbers, in the order of the fields of ``Site``."""
+def site_of(*values: Any) -> CSite:
+    """Return a site of four tensors and three numbers, in the order of the fields of ``CSite``."""
     *tensors, row, skip, pitch = values
-    return Site(*[tensor.data_ptr() for tensor in tensors], row, skip, pitch, 0)
+    return CSite(*[tensor.data_ptr() for tensor in tensors], row, skip, pitch, 0)

@@ -17,7 +17,7 @@ from torch import Tensor
 from rnnorm.kernels.call import UncoveredError
 from rnnorm.kernels.cuda.arguments import (
     BackwardArguments,
-    Exchange,
+    BlockExchange,
     Extra,
     ForwardArguments,
     site_of,
@@ -242,7 +242,7 @@ def run(
     parts = (groups + 1) * layout.stride * layout.grid * 8 if groups else 0
     room = torch.zeros(128 + half, dtype=torch.uint8, device=device)
     partial = torch.empty(parts, dtype=torch.uint8, device=device)
-    exchange = Exchange(
+    exchange = BlockExchange(
         room.data_ptr() + 128, partial.data_ptr(), room.data_ptr(),
         layout.stride, layout.pieces, layout.chunk, 0,
     )  # fmt: skip
