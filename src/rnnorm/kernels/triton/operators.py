@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ from rnnorm.norm.merged_moments import ActiveRows
 
 # bytes of a call's recurrent terms
 _MOST_COPIED = 64 << 20
-Kept = TypeVar("Kept", Gradients, Results)
 
 
 def _captured(
@@ -71,14 +70,8 @@ def _operators(name: str, *, cuda: bool) -> Passes:
         name: first word of the operators' names.
         cuda: whether the kernels in CUDA C++ run all steps, with all that only they cover.
     """
-
-    def run_forward_of(*arguments: Any) -> list[Tensor]:
-        parts = forward_parts(arguments)
-        return list(_retried(lambda: run_forward(*parts, cuda=cuda), parts[0], cuda))
-
-    def run_backward_of(*arguments: Any) -> list[Tensor]:
-        parts = backward_parts(arguments)
-        return list(_retried(lambda: run_backward(*parts, cuda=cuda), parts[0], cuda))
+    run_forward_of = _retried(lambda given: run_forward(*forward_parts(given), cuda=cuda), cuda)
+    run_backward_of = _retried(lambda given: run_backward(*backward_parts(given), cuda=cuda), cuda)
 
     def forward(inputs: Inputs, options: Options, save: bool, rows: ActiveRows | None) -> Results:
         """Run the forward pass, replayed from a CUDA graph where its shapes repeat."""
@@ -133,20 +126,25 @@ def _operators(name: str, *, cuda: bool) -> Passes:
     return made
 
 
-def _retried(run: Callable[[], Kept], inputs: Inputs, cuda: bool) -> Kept:
-    """Run a pass, once more by Triton's kernels if the GPU refuses one in CUDA C++.
+def _retried(run: Callable[[Sequence[Any]], Results | Gradients], cuda: bool) -> cuda_graphs.Run:
+    """Return a pass that Triton's kernels run once more if the GPU refuses one in CUDA C++.
 
-    Raises:
-        RefusedError: if the GPU refuses a kernel and ``cuda`` leaves no other.
+    With ``cuda`` there are no other kernels, and the pass raises the ``RefusedError``.
     """
-    with as_in_cudnn(inputs.x.device, inputs.x.dtype):
-        try:
-            return run()
-        except RefusedError as error:
-            give_up(inputs.x.device, error)
-            if cuda:
-                raise
-            return run()
+
+    def retried(*arguments: Any) -> list[Tensor]:
+        # x is the first argument of both operators
+        x = arguments[0]
+        with as_in_cudnn(x.device, x.dtype):
+            try:
+                return list(run(arguments))
+            except RefusedError as error:
+                give_up(x.device, error)
+                if cuda:
+                    raise
+                return list(run(arguments))
+
+    return retried
 
 
 #: both passes of the Triton kernels
