@@ -60,7 +60,7 @@ def asked_layout(inputs: Inputs, options: Options, *, back: bool) -> Layout:
     layout = _lay_out(gpu, inputs, options, back)
     if layout is None:
         raise UncoveredError(
-            f"the kernels in CUDA C++ take up to {MOST_ROWS} rows, and as many units "
+            f"the kernels in CUDA C++ take 1 to {MOST_ROWS} rows, and as many units "
             f"as the shared memory of this GPU has room for, got {x.size(1)} rows and "
             f"{inputs.h0.size(1)} units of {x.dtype}: leave out rnnorm.use_backend('cuda')"
         )
