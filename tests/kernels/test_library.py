@@ -15,7 +15,7 @@ from rnnorm.kernels.cpu import library
 
 def test_the_library_has_the_struct_of_the_call():
     found, _ = library._load()
-    assert found.rnnorm_layer_size() == ctypes.sizeof(library.Layer)
+    assert found.rnnorm_layer_size() == ctypes.sizeof(library.CLayer)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("nm"), reason="no nm of Linux")
@@ -32,9 +32,9 @@ def test_the_library_exports_what_its_header_declares():
 
 def test_a_library_of_another_version_is_refused(monkeypatch):
     class Longer(ctypes.Structure):
-        _fields_ = (*library.Layer._fields_, ("new", ctypes.c_int64))
+        _fields_ = (*library.CLayer._fields_, ("new", ctypes.c_int64))
 
-    monkeypatch.setattr(library, "Layer", Longer)
+    monkeypatch.setattr(library, "CLayer", Longer)
     with pytest.raises(ImportError, match="another version of rnnorm: install the package again"):
         library._load()
 

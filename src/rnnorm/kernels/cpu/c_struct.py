@@ -12,9 +12,9 @@ from torch import Tensor
 from rnnorm.kernels.cpu.library import (
     KINDS,
     OVER,
+    CLayer,
     CMask,
     CSite,
-    Layer,
     multiplies_bfloat16,
     number_of,
 )
@@ -116,7 +116,7 @@ def widened(inputs: Inputs, options: Options) -> Inputs:
 
 
 # all fields of the struct take eight bytes
-_Slots = ctypes.c_int64 * (ctypes.sizeof(Layer) // 8)
+_Slots = ctypes.c_int64 * (ctypes.sizeof(CLayer) // 8)
 _FIELDS_OF_SITE = {
     "gamma": CSite.gamma,
     "beta": CSite.beta,
@@ -136,15 +136,15 @@ def _offsets() -> dict[str, int]:
 
     The offsets of the two numbers of a site's constants, ``last`` and ``step``, are there too.
     """
-    found = {name: getattr(Layer, name).offset for name, *_ in Layer._fields_}
+    found = {name: getattr(CLayer, name).offset for name, *_ in CLayer._fields_}
     for k, site in enumerate(Sites._fields):
-        start = Layer.site.offset + k * ctypes.sizeof(CSite)
+        start = CLayer.site.offset + k * ctypes.sizeof(CSite)
         found |= {f"{name}_{site}": start + f.offset for name, f in _FIELDS_OF_SITE.items()}
     for k, name in enumerate(PEEPHOLES):
-        found[name] = Layer.peephole.offset + 8 * k
-        found[f"grad_{name}"] = Layer.grad_peephole.offset + 8 * k
+        found[name] = CLayer.peephole.offset + 8 * k
+        found[f"grad_{name}"] = CLayer.grad_peephole.offset + 8 * k
     for k, name in enumerate(PLACES):
-        start = Layer.mask.offset + k * ctypes.sizeof(CMask)
+        start = CLayer.mask.offset + k * ctypes.sizeof(CMask)
         found[f"mask_{name}"] = start + CMask.drawn.offset
     return found
 
@@ -158,12 +158,14 @@ def slots_of(names: tuple[str, ...]) -> list[int]:
     return [_OFFSETS[name] // 8 for name in names]
 
 
-def slots(layer: Layer) -> ctypes.Array[ctypes.c_int64]:
+def slots(layer: CLayer) -> ctypes.Array[ctypes.c_int64]:
     """Return the fields of the struct as an array in the same memory."""
     return _Slots.from_buffer(layer)
 
 
-def write_addresses(layer: Layer, names: tuple[str, ...], tensors: Iterable[Tensor | None]) -> None:
+def write_addresses(
+    layer: CLayer, names: tuple[str, ...], tensors: Iterable[Tensor | None]
+) -> None:
     """Write the addresses of tensors of a pass into the struct, except for those that are None."""
     fields = slots(layer)
     for slot, tensor in zip(slots_of(names), tensors, strict=True):
@@ -174,7 +176,7 @@ def write_addresses(layer: Layer, names: tuple[str, ...], tensors: Iterable[Tens
 _TENSORS = (*Inputs._fields, *RESULTS)
 
 
-def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
+def describe(inputs: Inputs, options: Options, results: Results) -> CLayer:
     """Fill the struct of a layer, without the gradients.
 
     Args:
@@ -184,7 +186,7 @@ def describe(inputs: Inputs, options: Options, results: Results) -> Layer:
     """
     sizes = (*inputs.x.shape, inputs.hidden_size)
     others = tuple([None if t is None else t.shape for t in inputs.without_gradients])
-    layer = Layer.from_buffer_copy(
+    layer = CLayer.from_buffer_copy(
         without_tensors(sizes, MULTIPLIED.index(inputs.x.dtype), options, others)
     )
     layer.R = inputs.h0.shape[-1]
@@ -199,7 +201,7 @@ def without_tensors(
     numbers: int,
     options: Options,
     others: tuple[tuple[int, ...] | None, ...],
-) -> Layer:
+) -> CLayer:
     """Return the struct of a layer without addresses.
 
     Args:
@@ -208,7 +210,7 @@ def without_tensors(
         options: options of both passes.
         others: shapes of the constants, the masks and ``reset``.
     """
-    layer = Layer()
+    layer = CLayer()
     layer.cell = number_of(options.cell)
     layer.numbers = numbers
     layer.T, layer.B, layer.I, layer.H = sizes

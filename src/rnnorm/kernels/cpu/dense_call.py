@@ -14,7 +14,7 @@ from torch import Tensor
 from rnnorm.kernels.cpu.backward import GRADIENTS
 from rnnorm.kernels.cpu.c_struct import known_shapes, slots, slots_of, write_addresses
 from rnnorm.kernels.cpu.forward import PASSES
-from rnnorm.kernels.cpu.library import Layer, Population, run, update
+from rnnorm.kernels.cpu.library import CLayer, CPopulation, run, update
 from rnnorm.kernels.inputs import (
     DIFFERENTIABLE,
     LEAVES,
@@ -110,7 +110,7 @@ class DenseCall:
 
     def __init__(
         self,
-        layer: Layer,
+        layer: CLayer,
         options: Options,
         forms: list[tuple[Any, ...]],
         constants: Sequence[Tensor | None],
@@ -159,7 +159,7 @@ class DenseCall:
         run("rnnorm_forward", layer)
         return results
 
-    def update(self, sites: ctypes.Array[Population], names: Sequence[tuple[str, str]]) -> None:
+    def update(self, sites: ctypes.Array[CPopulation], names: Sequence[tuple[str, str]]) -> None:
         """Take the statistics of the forward pass into population statistics.
 
         Args:
@@ -230,7 +230,7 @@ class _DenseLayer(torch.autograd.Function):
             for k, (t, wants) in enumerate(zip(tensors, wanted, strict=False))
         ]
         # another backward pass may have other gradients
-        layer = Layer.from_buffer_copy(ctx.layer)
+        layer = CLayer.from_buffer_copy(ctx.layer)
         # that of the forward pass may have left the cache
         active = _sizes(*ctx.sizes[:2])
         layer.sizes = active.data_ptr()

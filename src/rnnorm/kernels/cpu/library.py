@@ -57,7 +57,7 @@ class CMask(ctypes.Structure):
     _fields_ = (("drawn", _POINTER), ("step", _INT), ("row", _INT), ("scale", ctypes.c_double))
 
 
-class Layer(ctypes.Structure):
+class CLayer(ctypes.Structure):
     """``rnnorm_layer`` of csrc/layer.h."""
 
     _fields_ = (
@@ -91,7 +91,7 @@ class Layer(ctypes.Structure):
     )
 
 
-class Population(ctypes.Structure):
+class CPopulation(ctypes.Structure):
     """``rnnorm_population`` of csrc/layer.h."""
 
     _fields_ = (
@@ -129,9 +129,9 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     for name in ("rnnorm_forward", "rnnorm_backward"):
         function = getattr(library, name)
         function.restype = ctypes.c_int
-        function.argtypes = (ctypes.POINTER(Layer),)
+        function.argtypes = (ctypes.POINTER(CLayer),)
     library.rnnorm_run.restype = ctypes.c_int
-    library.rnnorm_run.argtypes = (_POINTER, ctypes.POINTER(Layer))
+    library.rnnorm_run.argtypes = (_POINTER, ctypes.POINTER(CLayer))
     library.rnnorm_update.restype = None
     library.rnnorm_update.argtypes = (ctypes.c_void_p, _INT, _INT)
     if library.rnnorm_isa() is None:
@@ -141,13 +141,13 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 def _fits(library: ctypes.CDLL) -> bool:
-    """Tell whether the library has the functions that are called, and the struct ``Layer``."""
+    """Tell whether the library has the functions that are called, and the struct ``CLayer``."""
     size = getattr(library, "rnnorm_layer_size", None)
     newer = ("rnnorm_update", "rnnorm_has_bfloat16", "rnnorm_run")
     if size is None or not all([hasattr(library, name) for name in newer]):
         return False
     size.restype, size.argtypes = _INT, ()
-    return bool(size() == ctypes.sizeof(Layer))
+    return bool(size() == ctypes.sizeof(CLayer))
 
 
 _LIBRARY, UNAVAILABLE = _load()
@@ -217,7 +217,7 @@ def multiplies_bfloat16() -> bool:
     return _LIBRARY is not None and bool(_LIBRARY.rnnorm_has_bfloat16())
 
 
-def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
+def run(name: str, layer: CLayer, exchange: Exchange | None = None) -> None:
     """Call ``rnnorm_forward`` or ``rnnorm_backward`` without holding the GIL.
 
     Args:
@@ -252,7 +252,7 @@ def run(name: str, layer: Layer, exchange: Exchange | None = None) -> None:
         raise MemoryError(f"{name}: no memory for the scratch space of the CPU kernel")
 
 
-def update(sites: ctypes.Array[Population], is_double: bool) -> None:
+def update(sites: ctypes.Array[CPopulation], is_double: bool) -> None:
     """Call ``rnnorm_update`` without holding the GIL.
 
     Args:

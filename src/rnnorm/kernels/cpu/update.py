@@ -33,7 +33,7 @@ def update(
     own = {site: populations[site].rows_of(0, len(populations[site])) for site in batch}
     if all([_covers(populations[s], own[s], batch[s], counts[s]) for s in batch]):
         increment_version([buffer for buffers in own.values() for buffer in buffers])
-        sites = (library.Population * len(batch))()
+        sites = (library.CPopulation * len(batch))()
         for struct, (site, (mean, var)) in zip(sites, batch.items(), strict=True):
             fill(struct, populations[site], own[site], step, len(mean))
             struct.taken_mean, struct.taken_var = mean.data_ptr(), var.data_ptr()
@@ -46,7 +46,7 @@ def update(
 
 
 def fill(
-    struct: library.Population, population: Population, own: list[Tensor], step: int, steps: int
+    struct: library.CPopulation, population: Population, own: list[Tensor], step: int, steps: int
 ) -> None:
     """Describe the rows of a population from ``step`` on, or its one row, to the library.
 

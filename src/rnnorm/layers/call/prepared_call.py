@@ -105,7 +105,7 @@ class Prepared(NamedTuple):
     """
 
     key: Key
-    layer: library.Layer
+    layer: library.CLayer
     forms: list[tuple[Any, ...]]
     constants: list[Constants]
     sites: Any
@@ -182,9 +182,9 @@ def prepare(
     none = (None,) * len(NO_CONSTANTS)
     numbers = MULTIPLIED.index(products)
     struct = without_tensors((T, B, features, units), numbers, options, none)
-    layer = library.Layer.from_buffer_copy(struct)
+    layer = library.CLayer.from_buffer_copy(struct)
     write_addresses(layer, PARAMETERS, parameters)
-    sites = (library.Population * len(populations))()
+    sites = (library.CPopulation * len(populations))()
     if takes:
         for site, population, own in zip(sites, populations, each_own, strict=True):
             fill(site, population, own, 0, T)
@@ -223,7 +223,7 @@ def run_prepared(
     if noise:
         # drawn last, as the usual call would draw it again
         leaves = (x, None, torch.randn_like(h).mul_(noise), *leaves[3:])
-    layer = library.Layer.from_buffer_copy(prepared.layer)
+    layer = library.CLayer.from_buffer_copy(prepared.layer)
     fields, constants = slots(layer), []
     if rows and differentiable:
         # a training step may change the buffers before the backward pass reads them
