@@ -51,6 +51,11 @@ def test_the_core_imports_nothing_from_a_floor_above():
     assert list(upwards(PACKAGE, "rnnorm", FLOORS)) == []
 
 
+def test_the_kernels_in_cuda_import_nothing_from_those_in_triton_which_launch_them():
+    files = (PACKAGE / "kernels" / "cuda").glob("*.py")
+    assert [p for p in files if any("kernels.triton" in name for name in imported(p))] == []
+
+
 def test_the_core_never_imports_the_experiments():
     # python -m rnnorm is a command of theirs
     command = PACKAGE / "__main__.py"
