@@ -7,6 +7,7 @@ import optuna
 import pytest
 import yaml
 from interruption import Interruption, KillAt
+from novel import write_novel
 from optuna.trial import TrialState
 
 from rnnorm.experiments.commands.cli import main
@@ -220,6 +221,23 @@ def test_a_folder_of_the_same_trial_is_gone_on_with_wherever_study_and_data_are(
     monkeypatch.setattr(trial, "fit", lambda **_: SimpleNamespace(best=one.trials[0].value))
     again = search(**recipe(), trials=1, storage="journal:study/study.journal")
     assert drawn(again) == drawn(one)
+
+
+def test_a_trial_is_gone_on_with_where_its_recipe_finds_the_text_now(tmp_path, monkeypatch):
+    before, now = tmp_path / "before", tmp_path / "now"
+    write_novel(before, search={"trials": 1, "space": {RATE: {"choices": [0.002]}}})
+    monkeypatch.chdir(before)
+    real = trial.fit
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, "fit", lambda **k: real(**k | {"callbacks": [KillAt(2)]}))
+        with pytest.raises(Interruption):
+            search("own.yaml", "study")
+    before.rename(now)
+    monkeypatch.chdir(now)
+    (resumed,) = search("own.yaml", "study").trials
+    assert resumed.state == TrialState.COMPLETE
+    config = yaml.safe_load(Path("study/trial-000/config.yaml").read_text())
+    assert config["data"]["init_args"]["file"] == str(now / "novel.txt")
 
 
 @pytest.mark.parametrize("given", [3, {}, {"low": 1}, {"choices": [1], "low": 2}, {"high": 1}])

@@ -23,7 +23,7 @@ from rnnorm.experiments.recipe.label import differences
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.searching.study import WHY
-from rnnorm.experiments.training.build import Experiment
+from rnnorm.experiments.training.build import FILES, Experiment, place_options
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.folder import rebuild, refuse_existing
@@ -106,8 +106,12 @@ def _train(
 ) -> float | None:
     """Start or resume the training of a trial, and return its best score."""
     started = is_run(folder)
+    places: list[str] = []
     if started:
-        _refuse_another(folder, recipe, scale, [*data_dir_option(data_dir), *overrides])
+        given = [*data_dir_option(data_dir), *overrides]
+        config = _refuse_another(folder, recipe, scale, given)
+        # the run folder names the places of the machine that began the training
+        places = place_options(config)
     else:
         refuse_existing(folder, "--out")
     return fit(
@@ -116,14 +120,19 @@ def _train(
         resume=folder if started else None,
         data_dir=data_dir,
         scale=scale,
-        overrides=overrides,
+        overrides=[*overrides, *places],
         callbacks=callbacks,
         one_process=True,
     ).best
 
 
-def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Sequence[str]) -> None:
+def _refuse_another(
+    folder: Path, recipe: str, scale: str | None, overrides: Sequence[str]
+) -> dict[str, Any]:
     """Refuse a folder with another training than this trial's, such as one of another study.
+
+    Returns:
+        The whole configuration of this trial.
 
     Raises:
         ValueError: if the folder holds another training.
@@ -131,19 +140,21 @@ def _refuse_another(folder: Path, recipe: str, scale: str | None, overrides: Seq
     chosen = read_recipe(recipe, scale or "paper")
     experiment, about = rebuild(folder)
     existing = {"recipe": about["recipe"], "scale": about["scale"], **_config(experiment)}
-    config = _config(Experiment(chosen.config, overrides))
-    expected = {"recipe": chosen.name, "scale": chosen.scale, **config}
+    trial = Experiment(chosen.config, overrides)
+    expected = {"recipe": chosen.name, "scale": chosen.scale, **_config(trial)}
     if found := list(differences(existing, expected)):
         raise ValueError(
             f"{folder} holds another training than this trial: {'; '.join(found)}. Name another "
             "--out, or remove the folder"
         )
+    return trial.as_dict()
 
 
 def _config(experiment: Experiment) -> dict[str, Any]:
-    """Return the configuration without the data's folder, which may differ between machines."""
+    """Return the configuration without the data's places, which may differ between machines."""
     config = experiment.as_dict()
-    (config["data"].get("init_args") or {}).pop("data_dir", None)
+    for name in ("data_dir", *FILES):
+        (config["data"].get("init_args") or {}).pop(name, None)
     return config
 
 

@@ -231,6 +231,17 @@ _LOST = "Unable to serialize instance"
 _LIMIT = re.compile(r"trainer\.limit_\w+_batches")
 
 
+def place_options(config: Mapping[str, Any]) -> list[str]:
+    """Return the overrides that name the data's folder and files, which a run may know elsewhere.
+
+    Args:
+        config: a whole configuration.
+    """
+    given = config["data"].get("init_args") or {}
+    named = [(name, given[name]) for name in ("data_dir", *FILES) if given.get(name)]
+    return [f"--data.init_args.{name}={place}" for name, place in named]
+
+
 def _arguments(hparams: Any) -> str:
     shown = {k: v for k, v in dict(hparams).items() if v is not None and not k.startswith("_")}
     return ", ".join(f"{k}={v}" for k, v in shown.items())
