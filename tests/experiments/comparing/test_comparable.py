@@ -19,6 +19,13 @@ def test_the_rows_that_a_text_is_cut_into_for_evaluation_are_one():
         refuse_differences({"a": data_of(one), "b": data_of(two)})
 
 
+def test_the_folder_of_a_text_of_ones_own_is_no_difference_and_its_name_is_one():
+    one, two, three = (config(file=path) for path in ("/a/novel.txt", "/b/novel.txt", "/a/poem"))
+    refuse_differences({"a": data_of(one), "b": data_of(two)})
+    with pytest.raises(ValueError, match=r"file is 'novel\.txt' and 'poem'"):
+        refuse_differences({"a": data_of(one), "b": data_of(three)})
+
+
 @pytest.mark.parametrize("limit", [1, 5, 0.5])
 def test_so_is_the_size_of_minibatches_of_which_not_all_validate(limit):
     one, two = config(), config(eval_batch_size=8)

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import yaml
 from matplotlib.figure import Figure
+from novel import write_novel
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.comparing.compare import compare
@@ -56,6 +57,20 @@ def test_the_same_call_goes_on_where_it_was(tmp_path):
     assert run(1) == first
     fresh = compare([LSTM, BN], tmp_path / "fresh", epochs=2, overrides=TINY)
     assert [c.values for c in fresh] == [c.values for c in longer]
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_it_goes_on_where_the_recipe_finds_the_text_now(tmp_path, monkeypatch):
+    before, now = tmp_path / "before", tmp_path / "now"
+    write_novel(before)
+    monkeypatch.chdir(before)
+    given = ["own.yaml"], "out"
+    first = compare(*given, vary="model.norm=layer,none", epochs=1)
+    before.rename(now)
+    monkeypatch.chdir(now)
+    longer = compare(*given, vary="model.norm=layer,none", epochs=2)
+    assert [c.until(1) for c in longer] == first
+    assert [len(c.values) for c in longer] == [2, 2]
 
 
 @pytest.mark.usefixtures("unrendered")

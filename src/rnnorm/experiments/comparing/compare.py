@@ -30,6 +30,7 @@ from rnnorm.experiments.recipe.label import differences
 from rnnorm.experiments.recipe.options import option_name, refuse_twice, training_options
 from rnnorm.experiments.trained.curve import Curve, as_csv, read_curve
 from rnnorm.experiments.trained.outcome import read_outcome
+from rnnorm.experiments.training.build import place_options
 from rnnorm.experiments.training.finite import DivergedError
 from rnnorm.experiments.training.fit import fit
 from rnnorm.experiments.training.folder import read_run, rebuild, refuse_existing
@@ -220,6 +221,8 @@ def train(
     """Train an entry, or resume its training; a divergence ends the training with a message."""
     started = is_run(entry.folder)
     own = [f"--trainer.{k}={'null' if v is None else v}" for k, v in entry.own_budget.items()]
+    # the run folder names the places of the machine that began the training
+    places = place_options(entry.config) if started else []
     name = f"{entry.model}, seed {entry.seed}"
     try:
         fit(
@@ -228,7 +231,7 @@ def train(
             run_dir=None if started else entry.folder,
             resume=entry.folder if started else None,
             scale=entry.scale,
-            overrides=[*entry.options, *own, f"--seed_everything={entry.seed}"],
+            overrides=[*entry.options, *places, *own, f"--seed_everything={entry.seed}"],
             callbacks=[
                 *budget.callbacks(),
                 StepsBar(entry.score, bar, name, trainings),

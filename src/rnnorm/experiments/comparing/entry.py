@@ -11,7 +11,7 @@ from rnnorm.experiments.comparing.budget import Budget
 from rnnorm.experiments.recipe.label import changes, changes_of, differences
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import read_recipe
-from rnnorm.experiments.training.build import Experiment
+from rnnorm.experiments.training.build import FILES, Experiment
 from rnnorm.experiments.training.folder import default_folder, rebuild
 from rnnorm.experiments.training.score import Score, score_of
 
@@ -214,13 +214,20 @@ def data_of(config: Mapping[str, Any]) -> dict[str, Any]:
     some = trainer.get("limit_val_batches")
     cut = arguments.get("windows") == "carried" or isinstance(some, int) or some not in (None, 1.0)
     free = _MAY_DIFFER if cut else _MAY_DIFFER | {"eval_batch_size"}
+    named = {k: _place(v) if k in FILES else v for k, v in arguments.items() if k not in free}
     return {
         "data": {
             "class_path": config["data"]["class_path"],
-            "init_args": {k: v for k, v in arguments.items() if k not in free},
+            "init_args": named,
         },
         "trainer": {name: trainer.get(name) for name in _DATA_OF_TRAINER},
     }
+
+
+def _place(file: str | None) -> str | None:
+    """Return a file of the data as named within its folder, as the folder changes no number."""
+    # without data_dir a file is kept as an absolute path
+    return Path(file).name if file and Path(file).is_absolute() else file
 
 
 def refuse_differences(settings: Mapping[str, Mapping[str, Any]]) -> None:
