@@ -88,7 +88,7 @@ def search(
             depends on the order in which trials end.
 
     Returns:
-        The trials so far, diverged ones included as failed.
+        The trials so far; those that diverged or had no finite score are included as failed.
 
     Raises:
         ValueError: if the recipe has no ranges, the folder or the storage holds another study, a

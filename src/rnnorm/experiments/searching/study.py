@@ -52,7 +52,7 @@ class Search:
 
     @property
     def failed(self) -> tuple[FrozenTrial, ...]:
-        """Trials that diverged."""
+        """Return the trials that diverged or had no finite score."""
         return tuple(t for t in self.trials if t.state == TrialState.FAIL)
 
     def rows(self) -> list[list[str]]:

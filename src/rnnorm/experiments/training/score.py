@@ -45,7 +45,7 @@ class Metric:
         """Return a value with part, name and unit, such as ``validation accuracy 91.24 %``.
 
         Args:
-            part: ``"validation"`` or ``"test"``.
+            part: ``"training"``, ``"validation"`` or ``"test"``.
             value: the value as logged.
             error: the standard error of ``value`` as logged, or None.
         """
