@@ -62,12 +62,12 @@ class Table(NamedTuple):
 
     @property
     def picture(self) -> str:
-        """File name of the picture of the scores."""
+        """Return the file name of the picture of the scores."""
         return self._name + ".svg"
 
     @property
     def curves_picture(self) -> str:
-        """File name of the picture of the curves."""
+        """Return the file name of the picture of the curves."""
         return self._name + "-curves.svg"
 
     @property

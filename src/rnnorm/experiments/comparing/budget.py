@@ -38,7 +38,7 @@ class Budget:
 
     @property
     def overrides(self) -> list[str]:
-        """Options of LightningCLI that set the budget."""
+        """Return the options of LightningCLI that set the budget."""
         if self.epochs is None and self.minutes is None:
             return []
         return [f"--trainer.max_epochs={self.epochs or -1}", "--trainer.max_steps=-1"]

@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def own_budget(self) -> dict[str, Any]:
-        """The most epochs and steps of the configuration."""
+        """Return the most epochs and steps of the configuration."""
         return {name: self.config["trainer"][name] for name in ("max_epochs", "max_steps")}
 
 

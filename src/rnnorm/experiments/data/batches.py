@@ -66,7 +66,7 @@ class Resumable(Generic[Batch]):
 
     @property
     def sampler(self) -> Resumable[Batch]:
-        """The iterator itself, since Lightning calls ``set_epoch`` of a loader's sampler."""
+        """Return the iterator itself, since Lightning calls ``set_epoch`` of a loader's sampler."""
         return self
 
     def set_epoch(self, epoch: int) -> None:

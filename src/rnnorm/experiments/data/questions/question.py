@@ -30,7 +30,7 @@ class Question(NamedTuple):
 
     @property
     def document(self) -> list[str]:
-        """The document's words."""
+        """Return the document's words."""
         return [word for sentence in self.sentences for word in sentence]
 
 

@@ -33,7 +33,7 @@ class FrameBatch(NamedTuple):
 
     @property
     def inside(self) -> Tensor:
-        """Mask ``(T, B)`` of the frames that are not padding."""
+        """Return the mask ``(T, B)`` of the frames that are not padding."""
         return frame_mask(self.lengths, len(self.x))
 
 

@@ -69,7 +69,7 @@ class StrokeBatch(NamedTuple):
 
     @property
     def inside(self) -> Tensor:
-        """Mask ``(T, B)`` of the points that are not padding."""
+        """Return the mask ``(T, B)`` of the points that are not padding."""
         return frame_mask(self.lengths, len(self.x))
 
 

@@ -37,7 +37,7 @@ class Window(NamedTuple):
 
     @property
     def predictions(self) -> int:
-        """Number of symbols that are predicted."""
+        """Return the number of symbols that are predicted."""
         return self.y.numel() if self.lengths is None else int(self.lengths.sum())
 
 
@@ -100,7 +100,7 @@ class IndependentWindows(Resumable[Window]):
 
     @property
     def _windows(self) -> int:
-        """Number of whole windows of an epoch, without a last one that would be alone."""
+        """Return how many whole windows an epoch has, without a last one that would be alone."""
         training = self.seed is not None and self._whole > 1 and self.batch_size > 1
         return self._whole - (training and self._whole % self.batch_size == 1)
 

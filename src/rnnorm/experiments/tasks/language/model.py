@@ -224,7 +224,7 @@ class LanguageModel(RecurrentModel):
 
     @property
     def _samples(self) -> bool:
-        """True if an HMLSTM samples its boundaries."""
+        """Return whether an HMLSTM samples its boundaries."""
         return (self.hparams["cell_options"] or {}).get("boundary") == "sample"
 
     def _passed(self, batch: Window) -> Tensor:
@@ -301,7 +301,7 @@ class LanguageModel(RecurrentModel):
 
     @property
     def examples(self) -> Callable[[TextData], Examples] | None:
-        """Method that shows an HMLSTM's boundaries in a report; None for other cells."""
+        """Return the method that shows an HMLSTM's boundaries in a report, or None."""
         if self.hparams["cell"] != "HMLSTM":
             return None
         return partial(boundaries_in_a_sentence, self)

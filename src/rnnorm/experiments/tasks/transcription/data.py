@@ -134,7 +134,7 @@ class SpokenData(KeepsVocabulary):
 
     @property
     def rate(self) -> int:
-        """Samples of a second.
+        """Return the number of samples of a second.
 
         Raises:
             ValueError: if the data set has features instead of recordings.
