@@ -154,7 +154,7 @@ def fit(
         accepted = _Accepted(experiment, folder, resumed=resume is not None)
         shown = [] if quiet else [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
         if count := about.get("samples"):
-            shown.append(Samples(folder / SAMPLES, count, quiet, step))
+            shown.append(Samples(folder / SAMPLES, count, quiet, last_kept=step))
         trainer = experiment.make_trainer(
             [
                 clock,
@@ -190,7 +190,7 @@ def fit(
         if writes:
             # loggers write into the folder, so it must exist and be locked
             trainer.loggers = [
-                MetricsFile(folder / "metrics.csv", clock, keep_until=step),
+                MetricsFile(folder / "metrics.csv", clock, first_dropped=step),
                 TensorBoardLogger(
                     folder, name="", version="tensorboard", default_hp_metric=False, purge_step=step
                 ),

@@ -56,14 +56,14 @@ class MetricsFile(Logger):
     Args:
         path: the file.
         clock: where the seconds come from.
-        keep_until: drop lines from this step on first, which a resumed training writes again.
+        first_dropped: drop lines from this step on first, which a resumed training writes again.
     """
 
-    def __init__(self, path: Path, clock: Clock, keep_until: int) -> None:
+    def __init__(self, path: Path, clock: Clock, first_dropped: int) -> None:
         super().__init__()
         self.path = path
         self._clock = clock
-        lines = [row for row in _rows(path) if int(row[0]) < keep_until]
+        lines = [row for row in _rows(path) if int(row[0]) < first_dropped]
         self._epoch = int(lines[-1][1]) if lines else 0
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([COLUMNS, *lines])

@@ -200,12 +200,12 @@ class Samples(Callback):
         path: the file, with a line for each sample.
         count: number of samples of an epoch.
         quiet: whether to print nothing.
-        keep_until: drop samples of later steps, which a resumed training writes again.
+        last_kept: drop samples of later steps than this one, which a resumed training writes again.
     """
 
-    def __init__(self, path: Path, count: int, quiet: bool, keep_until: int) -> None:
+    def __init__(self, path: Path, count: int, quiet: bool, last_kept: int) -> None:
         self._path, self._count, self._quiet = path, count, quiet
-        self._keep_until = keep_until
+        self._last_kept = last_kept
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the samples of later steps, and a line that a kill has cut off."""
@@ -214,7 +214,7 @@ class Samples(Callback):
         text = as_text(unpack(self._path, "", _LIMIT), self._path)
         lines = text.split("\n")[:-1]
         found = [(_SAMPLE.match(line), line) for line in lines]
-        kept = [line for at, line in found if at is None or int(at[1]) <= self._keep_until]
+        kept = [line for at, line in found if at is None or int(at[1]) <= self._last_kept]
         write_whole(self._path, "".join(f"{line}\n" for line in kept).encode())
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
