@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rnnorm.experiments.comparing.picture import (
-    as_text,
     draw_curves,
+    escape_dollars,
     in_lines,
     looks_of,
     styled_figure,
@@ -87,7 +87,7 @@ def draw_scores(table: Table) -> bytes:
             axes.plot([], [], linestyle="", color=_INK, label=kind, **_MARKS[kind])
         axes.set_yticks(range(len(scores)), names)
         axes.set_ylim(len(scores) - 0.4, -0.6)
-        axes.set_xlabel(as_text("; ".join(dict.fromkeys(metrics))))
+        axes.set_xlabel(escape_dollars("; ".join(dict.fromkeys(metrics))))
         axes.tick_params(length=0)
         figure.legend(frameon=False, loc="outside upper left", ncols=3)
     return data.getvalue()

@@ -124,8 +124,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 0
     if name not in _COMMANDS:
         what = "option" if name.startswith("-") else "command"
-        nearest = _nearest(name, [*_COMMANDS, "--version"])
-        _main_parser().error(f"no {what} is called {name!r}{nearest}")
+        hint = _nearest(name, [*_COMMANDS, "--version"])
+        _main_parser().error(f"no {what} is called {name!r}{hint}")
     command = _COMMANDS[name]
     parser = _parser(name, command)
     missing = [package for package in _NEEDS if importlib.util.find_spec(package) is None]

@@ -94,7 +94,7 @@ def draw(
         seeds = len({c.seed for c in curves})
         if seeds > 1:
             title += f"\nmean of {seeds} seeds, band from lowest to highest"
-        first, _, rest = as_text(title).partition("\n")
+        first, _, rest = escape_dollars(title).partition("\n")
         figure.suptitle(first, fontsize=13, fontweight="bold", x=0.01, ha="left")
         by_steps.set_title(rest, fontsize=10, loc="left", color="#555555")
         data = io.BytesIO()
@@ -155,7 +155,7 @@ def _usual(model: str) -> Look | None:
     return next((_LOOKS[look] for pattern, look in _NORMS if pattern.search(name)), None)
 
 
-def as_text(words: str) -> str:
+def escape_dollars(words: str) -> str:
     """Escape the dollars of a text, which matplotlib would read as mathematics."""
     return words.replace("$", r"\$")
 
@@ -164,7 +164,7 @@ def in_lines(name: str) -> str:
     """Wrap a model's name for a legend: with all changes it may be wider than the picture."""
     # matplotlib leaves names that begin with an underscore out of a legend
     blank = " " if name.startswith("_") else ""
-    return as_text(blank + textwrap.fill(name, 40))
+    return escape_dollars(blank + textwrap.fill(name, 40))
 
 
 def make_room(figure: Figure, labels: Sequence[str], columns: int = 1) -> None:
@@ -217,7 +217,8 @@ def draw_curves(
     if any(c.trained for c in curves):
         axes.plot([], [], color="#444444", label="in training", **_TRAINED)
     axes.set(
-        xlabel=against if against == "epochs" else f"training {against}", ylabel=as_text(label)
+        xlabel=against if against == "epochs" else f"training {against}",
+        ylabel=escape_dollars(label),
     )
     axes.set_xlim(left=0)
     axes.tick_params(length=0)

@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from rnnorm import diagnostics
-from rnnorm.experiments.comparing.picture import Look, as_text, draw_curves, in_lines
+from rnnorm.experiments.comparing.picture import Look, draw_curves, escape_dollars, in_lines
 from rnnorm.experiments.reporting.pictures import Picture, cycle, draw, pictures_or_reason, shades
 from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.trained.load import TrainedRun
@@ -163,7 +163,7 @@ def length_pictures(run: TrainedRun, look: Look) -> list[Picture]:
                 f"About {_SYMBOLS} symbols of the test text in windows that each start from the "
                 f"initial state, {run.weights}.",
                 lambda axes: diagnostics.plot_score_by_length(
-                    axes, lengths, named, as_text(f"test {score.label}")
+                    axes, lengths, named, escape_dollars(f"test {score.label}")
                 ),
                 cycle(Look(look.colour, dashes) for dashes in ("-", "--")),
             )

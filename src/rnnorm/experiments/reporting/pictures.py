@@ -90,7 +90,7 @@ def _in_words(axes: Axes, labels: Sequence[str]) -> str:
     against = f"{axes.get_ylabel()} against {axes.get_xlabel()}".removesuffix(" against ")
     drawn = ", ".join(" ".join(label.split()) for label in labels)
     words = ": ".join(part for part in (against.strip(), drawn) if part)
-    # undo the escaping of as_text
+    # undo the escaping of escape_dollars
     return words.replace(r"\$", "$")
 
 

@@ -263,13 +263,13 @@ class _Accepted(Callback):
 
     def __init__(self, experiment: Experiment, folder: Path, *, resumed: bool) -> None:
         self._experiment, self.folder, self._resumed = experiment, folder, resumed
-        self.done = self.trained = False
+        self.started = self.trained = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the configuration of a resumed training, whose checkpoint is loaded."""
         if self._resumed and trainer.is_global_zero:
             write_whole(self.folder / "config.yaml", self._experiment.as_yaml().encode())
-        self.done = True
+        self.started = True
 
     def on_train_batch_end(self, *_: object) -> None:
         """Note that the training has taken a minibatch."""
@@ -297,7 +297,7 @@ def _train(
     except DivergedError as error:
         raise DivergedError(f"{error}. {_kept(keep)}") from None
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        if last is None or accepted.done:
+        if last is None or accepted.started:
             raise
         reason = f"{type(error).__name__}: {shorten(error)}"
         raise ValueError(f"cannot resume from {last}: {reason}") from error

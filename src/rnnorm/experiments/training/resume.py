@@ -100,7 +100,11 @@ def refuse_another_training(folder: Path, experiment: Experiment) -> None:
     """
     # building adds the defaults of arguments that later patches brought
     before, now = Experiment(read_config(folder / "config.yaml")).as_dict(), experiment.as_dict()
-    compared = (("trained", _learning), ("validated", _limit), ("validated", _limited))
+    compared = (
+        ("trained", _learning),
+        ("validated", _validated_batches),
+        ("validated", _validated_rows),
+    )
     for what, settings in compared:
         if other := list(
             differences(settings(before), settings(now), template="was {!r} and is {!r}")
@@ -130,16 +134,16 @@ def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _limit(config: Mapping[str, Any]) -> dict[str, Any]:
+def _validated_batches(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the setting that says how many minibatches are validated, None for all."""
     limit = config["trainer"]["limit_val_batches"]
     whole = isinstance(limit, float) and limit == 1
     return {"trainer": {"limit_val_batches": None if whole else limit}}
 
 
-def _limited(config: Mapping[str, Any]) -> dict[str, Any]:
+def _validated_rows(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the size of the minibatches that are validated, if these are limited in number."""
-    if not _limit(config)["trainer"]["limit_val_batches"]:
+    if not _validated_batches(config)["trainer"]["limit_val_batches"]:
         return {}
     size = config["data"]["init_args"].get("eval_batch_size")
     return {"data": {"init_args": {"eval_batch_size": size}}}
