@@ -1,7 +1,8 @@
 """The private parts of Lightning and jsonargparse that rnnorm uses, all of them.
 
 Checked with lightning 2.6.6 and jsonargparse 4.53.0. Any later version may rename them: whatever
-breaks then is repaired in this file alone.
+breaks then is repaired in this file alone. ``callbacks_of`` and ``end_training`` use attributes of
+the trainer and its loops that are public, but not documented.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, _actions, _loaders_dumpers, _typehints
 from jsonargparse._util import import_object
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
@@ -93,3 +94,18 @@ def log_now(trainer: Trainer) -> None:
     connector.update_train_step_metrics()
     for logged in loop._results.values():
         logged._forward_cache = None
+
+
+Kind = TypeVar("Kind", bound=Callback)
+
+
+def callbacks_of(trainer: Trainer, kind: type[Kind]) -> list[Kind]:
+    """Return the trainer's callbacks of a class, in the order of their calls."""
+    own: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in own if isinstance(callback, kind)]
+
+
+def end_training(trainer: Trainer) -> None:
+    """End a training, even if ``min_epochs`` or ``min_steps`` ask for more."""
+    trainer.should_stop = True
+    trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None

@@ -10,9 +10,10 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from rnnorm.experiments.console import check_at_least
+from rnnorm.experiments.private_apis import callbacks_of, end_training
 from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.trained.outcome import Outcome
-from rnnorm.experiments.training.clock import Clock, callbacks_of, end_training
+from rnnorm.experiments.training.clock import Clock
 from rnnorm.experiments.training.resume import accumulating
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+
+from rnnorm.experiments.private_apis import end_training
 
 
 class Clock(Callback):
@@ -47,21 +49,6 @@ def _now(trainer: Trainer) -> float:
     if module.device.type == "cuda":
         torch.cuda.synchronize(module.device)
     return time.perf_counter()
-
-
-Kind = TypeVar("Kind", bound=Callback)
-
-
-def callbacks_of(trainer: Trainer, kind: type[Kind]) -> list[Kind]:
-    """Return the trainer's callbacks of a class, in the order of their calls."""
-    own: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return [callback for callback in own if isinstance(callback, kind)]
-
-
-def end_training(trainer: Trainer) -> None:
-    """End a training, even if ``min_epochs`` or ``min_steps`` ask for more."""
-    trainer.should_stop = True
-    trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
 
 
 class StopAfter(Callback):

@@ -18,9 +18,10 @@ from tqdm import tqdm
 from rnnorm.experiments.console import counted, duration
 from rnnorm.experiments.data.text_file import as_text
 from rnnorm.experiments.files import file_exists, unpack
+from rnnorm.experiments.private_apis import callbacks_of
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.training import processes
-from rnnorm.experiments.training.clock import Clock, StopAfter, callbacks_of
+from rnnorm.experiments.training.clock import Clock, StopAfter
 from rnnorm.experiments.training.score import Metric, Score, score_of
 from rnnorm.experiments.writing import write_whole
 from rnnorm.kernels import dispatch

@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 
+from rnnorm.experiments.private_apis import callbacks_of
 from rnnorm.experiments.recipe.label import differences
 from rnnorm.experiments.recipe.recipe import read_config
 from rnnorm.experiments.training import processes
@@ -23,7 +24,6 @@ from rnnorm.experiments.training.checkpoint import (
     check_same,
     newest_checkpoint,
 )
-from rnnorm.experiments.training.clock import callbacks_of
 
 #: data arguments that may change when a training resumes
 RESUME_MAY_CHANGE = ("data_dir", *FILES, "eval_batch_size")

@@ -9,9 +9,10 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from rnnorm.experiments.console import counted
+from rnnorm.experiments.private_apis import callbacks_of
 from rnnorm.experiments.recipe.label import changes_of, run_label
 from rnnorm.experiments.training.build import Experiment
-from rnnorm.experiments.training.clock import StopAfter, callbacks_of
+from rnnorm.experiments.training.clock import StopAfter
 from rnnorm.experiments.training.run_names import BEST, LAST, shell_word
 from rnnorm.experiments.training.score import score_of
 from rnnorm.lightning import ExactStatistics
