@@ -24,7 +24,7 @@ ROOMS = (
     "models",
     "bench",
 )
-ROOMS += ("searching", "tasks", "trained", "comparing", "reporting", "commands")
+ROOMS += ("searching", "tasks", "trained", "pictures", "comparing", "reporting", "commands")
 
 
 def imported(path):

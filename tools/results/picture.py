@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rnnorm.experiments.comparing.picture import (
+from rnnorm.experiments.pictures import (
     draw_curves,
     escape_dollars,
     in_lines,

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from recorded_runs import BN, LSTM, measured, outcome, write, write_times
 
-from rnnorm.experiments.comparing.picture import looks_of
+from rnnorm.experiments.pictures import looks_of
 from tools.results.page import page_of
 from tools.results.picture import (
     curves_of,

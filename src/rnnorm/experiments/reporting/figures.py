@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from rnnorm import diagnostics
-from rnnorm.experiments.comparing.picture import Look, draw_curves, escape_dollars, in_lines
+from rnnorm.experiments.pictures import Look, draw_curves, escape_dollars, in_lines
 from rnnorm.experiments.reporting.pictures import Picture, cycle, draw, pictures_or_reason, shades
 from rnnorm.experiments.trained.curve import Curve
 from rnnorm.experiments.trained.load import TrainedRun

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rnnorm.experiments.comparing.picture import COLOURS, Look, make_room, styled_figure
+from rnnorm.experiments.pictures import COLOURS, Look, make_room, styled_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

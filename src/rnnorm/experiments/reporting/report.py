@@ -15,7 +15,7 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 from rnnorm.experiments.comparing.entry import Entry, from_folder, named_apart
-from rnnorm.experiments.comparing.picture import Look, looks_of
+from rnnorm.experiments.pictures import Look, looks_of
 from rnnorm.experiments.reporting.figures import (
     curve_pictures,
     example_pictures,
