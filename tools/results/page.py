@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rnnorm.experiments.comparing.table import with_deviation
 from rnnorm.experiments.recipe.recipe import read_recipe
 from rnnorm.experiments.trained.curve import trained_at
 from rnnorm.experiments.trained.outcome import Outcome, score_in
+from rnnorm.experiments.training.score import with_deviation
 from tools.results.picture import curves_of, scores_of
 from tools.results.recorded import Table, models_of, read_recorded
 from tools.results.step_times import RIVALS, Steps, read_steps, step_of

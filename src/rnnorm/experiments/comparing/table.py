@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rnnorm.experiments.console import counted, text_table
 from rnnorm.experiments.trained.curve import Curve, best, by_model, mean_curve, reaches
-from rnnorm.experiments.training.score import Score
+from rnnorm.experiments.training.score import Score, spread
 
 
 def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None = None) -> str:
@@ -60,22 +60,6 @@ def comparison_table(curves: Sequence[Curve], score: Score, goal: float | None =
 def number(value: float, score: Score) -> str:
     """Format a score, with a per cent sign if its unit is per cent."""
     return f"{value:.1f} %" if score.label.endswith("%") else f"{value:.4g}"
-
-
-def spread(values: Sequence[float], score: Score) -> str:
-    """Format mean and standard deviation of the seeds' scores; an empty text without scores."""
-    if not values:
-        return ""
-    digits = 1 if score.name == "perplexity" or score.label.endswith("%") else 3
-    return with_deviation(values, digits)
-
-
-def with_deviation(values: Sequence[float], digits: int) -> str:
-    """Format a mean, with the standard deviation if there are several finite values."""
-    mean = statistics.fmean(values)
-    if len(values) < 2 or not math.isfinite(mean):
-        return f"{mean:.{digits}f}"
-    return f"{mean:.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
 def _diverged(curves: Sequence[Curve]) -> str:

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from rnnorm.experiments.comparing.budget import Budget
 from rnnorm.experiments.comparing.entry import Entry, refuse_incomparable
-from rnnorm.experiments.comparing.table import spread, with_deviation
 from rnnorm.experiments.console import counted
 from rnnorm.experiments.trained.curve import Curve, best, by_model, trained_at
 from rnnorm.experiments.trained.measurement import Statistics
 from rnnorm.experiments.trained.outcome import Outcome
-from rnnorm.experiments.training.score import SAMPLING_ERROR, Score
+from rnnorm.experiments.training.score import SAMPLING_ERROR, Score, spread, with_deviation
 
 
 class Headline(NamedTuple):

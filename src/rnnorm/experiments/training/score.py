@@ -1,8 +1,10 @@
-"""Name and format metrics, and choose the metric that scores a model."""
+"""Name and format metrics and the spread of scores, and choose the metric that scores a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -94,3 +96,19 @@ def score_of(model: nn.Module) -> Score:
     """Return the model's field ``score``, or the loss if the model has no score."""
     score = getattr(model, "score", None)
     return score if isinstance(score, Score) else Score("loss", "min")
+
+
+def spread(values: Sequence[float], score: Score) -> str:
+    """Format mean and standard deviation of the seeds' scores; an empty text without scores."""
+    if not values:
+        return ""
+    digits = 1 if score.name == "perplexity" or score.label.endswith("%") else 3
+    return with_deviation(values, digits)
+
+
+def with_deviation(values: Sequence[float], digits: int) -> str:
+    """Format a mean, with the standard deviation if there are several finite values."""
+    mean = statistics.fmean(values)
+    if len(values) < 2 or not math.isfinite(mean):
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} ± {statistics.stdev(values):.{digits}f}"
