@@ -18,7 +18,7 @@ from rnnorm.experiments.reporting import pictures
 from rnnorm.experiments.reporting.figures import _layer_and_input, example_pictures
 from rnnorm.experiments.reporting.report import report
 from rnnorm.experiments.reporting.table import Cell, fold
-from rnnorm.experiments.trained.load import read_trained_run
+from rnnorm.experiments.reporting.trained_run import read_trained_run
 from rnnorm.experiments.trained.measurement import Measurement, keep_measurements
 from rnnorm.experiments.trained.outcome import read_outcome
 from rnnorm.experiments.training.fit import fit

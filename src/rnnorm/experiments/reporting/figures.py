@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from rnnorm import diagnostics
 from rnnorm.experiments.pictures import Look, draw_curves, escape_dollars, in_lines
 from rnnorm.experiments.reporting.pictures import Picture, cycle, draw, pictures_or_reason, shades
+from rnnorm.experiments.reporting.trained_run import TrainedRun
 from rnnorm.experiments.trained.curve import Curve
-from rnnorm.experiments.trained.load import TrainedRun
 from rnnorm.experiments.trained.test import SeveralRows
 from rnnorm.experiments.training.score import Score, score_of
 from rnnorm.layers.normalised_module import temporarily

@@ -28,8 +28,8 @@ from rnnorm.experiments.reporting.figures import (
 )
 from rnnorm.experiments.reporting.pictures import NAMES, SHADES, Picture, in_page
 from rnnorm.experiments.reporting.table import columns, fold, headline
+from rnnorm.experiments.reporting.trained_run import read_trained_run
 from rnnorm.experiments.trained.curve import Curve, best_point, read_curve
-from rnnorm.experiments.trained.load import read_trained_run
 from rnnorm.experiments.trained.outcome import Outcome, read_outcome, read_unsaved
 from rnnorm.experiments.training.run_names import has_checkpoint, runs_in
 from rnnorm.experiments.training.score import Score

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-
-from lightning.pytorch import LightningDataModule, LightningModule
 
 from rnnorm.experiments.models.recurrent_model import RecurrentModel
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import OverrideError, read_recipe
-from rnnorm.experiments.trained.outcome import Outcome, read_outcome
 from rnnorm.experiments.training.build import FILES, Experiment
 from rnnorm.experiments.training.checkpoint import (
     check_same,
@@ -22,7 +18,7 @@ from rnnorm.experiments.training.checkpoint import (
     read_checkpoint,
 )
 from rnnorm.experiments.training.folder import rebuild
-from rnnorm.experiments.training.run_names import BEST, checkpoint_of, is_run
+from rnnorm.experiments.training.run_names import checkpoint_of, is_run
 from rnnorm.norm.population import BUFFERS, Population
 
 # options that may differ between training and use
@@ -152,66 +148,3 @@ def load_trained(
     load_weights(model, state, checkpoint)
     inside = is_run(folder) and checkpoint.resolve().parent == (folder / "checkpoints").resolve()
     return Trained(experiment, state, checkpoint, folder if inside else None, run)
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """A run with its model and data, as a report draws it.
-
-    Attributes:
-        name: the name of the run in the report.
-        outcome: the outcome of the run.
-        weights: which weights the model has, such as ``epoch 7``.
-        model: the model.
-        data: the data, loaded if there is a minibatch.
-        batch: a training minibatch, or None.
-        why: why there is no minibatch.
-    """
-
-    name: str
-    outcome: Outcome
-    weights: str
-    model: LightningModule
-    data: LightningDataModule
-    batch: Any
-    why: str
-
-
-def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None) -> TrainedRun:
-    """Read a run folder, with the weights of its best epoch if there was a validation.
-
-    No data are downloaded: those that need files are read if the run or ``data_dir`` names them.
-
-    Args:
-        folder: the run folder; nothing in it is written.
-        name: the name of the run in the report.
-        data_dir: where the data set's files are.
-
-    Raises:
-        FileNotFoundError: if there is no run, or the run has no checkpoint yet.
-        ValueError: if a file of the run is broken or of another version.
-    """
-    outcome = read_outcome(folder)
-    experiment, state, checkpoint, *_ = load_trained(folder, data_dir=data_dir)
-    data, batch, why = experiment.datamodule, None, ""
-    given = dict(data.hparams)
-    named = any(given.get(name) for name in ("data_dir", *FILES))
-    if "data_dir" in given and not named and given.get("dataset") != "digits":
-        why = "the data are not given: name their folder with --data-dir"
-    else:
-        try:
-            experiment.set_up("fit")
-            data.load_state_dict(data_state(state, data))
-            batch = next(iter(data.train_dataloader()))
-        except (ValueError, OSError) as error:
-            why = f"the data cannot be read: {error}"
-    best = checkpoint.name == BEST
-    return TrainedRun(
-        name,
-        outcome,
-        f"epoch {state['epoch'] + 1}" if best else f"step {state['global_step']}",
-        experiment.model,
-        data,
-        batch,
-        why,
-    )
