@@ -93,6 +93,12 @@ def test_existing_run_folder(capsys, tmp_path):
     assert f"run folder {tmp_path} exists" in said
 
 
+@pytest.mark.parametrize(("option", "least"), [("--checkpoint-every", 1), ("--samples", 0)])
+def test_a_number_that_is_too_small_is_refused_by_its_option(option, least, capsys):
+    said = failure(["fit", "demo/digits-bn", option, "-1"], capsys)
+    assert f"{option} must be at least {least}, got -1" in said
+
+
 def test_missing_recipe(capsys):
     assert "needs a recipe" in failure(["fit"], capsys)
     assert "arguments are required: RUN" in misspelt(["test", "--ckpt", "x"], capsys)

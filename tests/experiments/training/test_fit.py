@@ -120,7 +120,7 @@ def test_a_mistake_leaves_no_run_folder(tmp_path, tiny):
         fit("cooijmans2016/pmnist-bn", run_dir=folder, data_dir=tmp_path)
     with pytest.raises(ValueError, match="Invalid momentum value: -1"):
         fit(RECIPE, run_dir=folder, overrides=[*tiny, "--optimizer.init_args.momentum=-1"])
-    with pytest.raises(ValueError, match="--checkpoint-every must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"^every_n_steps must be at least 1, got 0"):
         fit(RECIPE, run_dir=folder, overrides=tiny, every_n_steps=0)
     for option in ("--trainer.max_epochs=-5", "--trainer.accelerator=tpu"):
         with pytest.raises(

@@ -151,8 +151,11 @@ def test_a_translator_translates_the_first_validation_sentences(tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "what"),
     [
-        ("demo/digits-bn", "PixelClassifier writes nothing: leave --samples out"),
-        ("handwriting/kanji-lstm", "Writer draws: write RUN --out PICTURE: leave --samples out"),
+        ("demo/digits-bn", "PixelClassifier writes nothing: leave samples (--samples) out"),
+        (
+            "handwriting/kanji-lstm",
+            "Writer draws: write RUN --out PICTURE: leave samples (--samples) out",
+        ),
         ("transcription/yesno-lstm", "Transcriber transcribes recordings: write RUN WAV"),
     ],
 )
@@ -163,7 +166,7 @@ def test_a_task_without_texts_has_no_samples(recipe, what, capsys, tmp_path):
 
 
 def test_a_number_below_0_and_a_broken_run_json_are_refused(published):
-    with pytest.raises(ValueError, match="--samples must be at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"^samples must be at least 0, got -1"):
         fit(SENTENCES, samples=-1)
     own = options(SENTENCES, published)
     run = fit(SENTENCES, data_dir=published, run_dir="run", samples=1, overrides=own, quiet=True)

@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from rnnorm.experiments.commands import options
+from rnnorm.experiments.console import check_at_least
 
 HELP = "train a recipe"
 USAGE = ("RECIPE [options]", "--resume RUN [options]")
@@ -34,8 +35,11 @@ def run(**given: Any) -> None:
     """Train a recipe or resume a run, and print the best score.
 
     Raises:
-        ValueError: if neither a recipe nor a run to resume is named.
+        ValueError: if neither a recipe nor a run to resume is named, or a number is too small.
     """
+    # fit would name its own arguments
+    check_at_least(1, **{"--checkpoint-every": given["every_n_steps"]})
+    check_at_least(0, **{"--samples": given["samples"]})
     if given["recipe"] is None and given["resume"] is None:
         # said before torch is imported, which takes seconds
         raise ValueError("fit needs a recipe, or the run to resume: rnnorm fit --resume RUN")

@@ -120,8 +120,8 @@ def fit(
         OSError: if a checkpoint could not be written; the checkpoint before it is whole.
         Stopped: if Ctrl-C or SIGTERM ended the training after a step, with a checkpoint.
     """
-    check_at_least(1, **{"--checkpoint-every": every_n_steps})
-    check_at_least(0, **{"--samples": samples})
+    check_at_least(1, every_n_steps=every_n_steps)
+    check_at_least(0, samples=samples)
     # only the first of several processes makes the run folder and writes
     writes = one_process or processes.is_first()
     quiet = quiet or not writes

@@ -249,5 +249,5 @@ def check_samples(model: object) -> None:
         writes = getattr(model, "writes", "writes nothing")
         raise ValueError(
             "samples are for models that continue a text or translate, and "
-            f"{type(model).__name__} {writes}: leave --samples out"
+            f"{type(model).__name__} {writes}: leave samples (--samples) out"
         )
