@@ -242,3 +242,24 @@ def twice(problem, kernel):
     first = torch.autograd.grad(outputs, leaves, upstream, create_graph=True, **options)
     loss = sum(gradient.square().sum() for gradient in first)
     return first, torch.autograd.grad(loss, [*leaves, *upstream], **options)
+
+
+def errors(found, expected):
+    """By name, relative to the root mean square."""
+    return {
+        name: float((found[name].double() - want).norm() / (want.norm() + 1e-3))
+        for name, want in expected.items()
+    }
+
+
+def assert_about_as_exact(problem, layer, dtype):
+    """A kernel in fewer digits is about as exact as the reference; return its results."""
+    for name in problem.leaves:
+        problem.leaves[name] = problem.leaves[name].to(dtype).double()
+    exact = problem.results(reference.layer, torch.float64)
+    found = problem.results(layer, dtype)
+    theirs = errors(problem.results(reference.layer, dtype), exact)
+    for name, error in errors(found, exact).items():
+        bound = 4 * theirs[name] + torch.finfo(dtype).eps
+        assert error <= bound, f"{name} is off by {error:.1e}, the reference by {theirs[name]:.1e}"
+    return found

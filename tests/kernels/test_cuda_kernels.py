@@ -8,8 +8,8 @@ import pytest
 import torch
 from gpu_or_interpreter import DEVICE, INTERPRETED
 from problems import Problem as OnCpu
+from problems import errors
 from test_triton_values import CASES as ALL
-from test_triton_values import errors
 
 import rnnorm
 from rnnorm.kernels import dispatch, reference

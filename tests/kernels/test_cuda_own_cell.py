@@ -11,8 +11,8 @@ import pytest
 import torch
 from compiled_cells import CELLS, NORMS, UNITS, OwnLSTM
 from gpu_or_interpreter import DEVICE, INTERPRETED
+from problems import errors
 from test_cuda_kernels import launched as launched
-from test_triton_values import errors
 
 import rnnorm
 from rnnorm import Zoneout

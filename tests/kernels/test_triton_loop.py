@@ -7,7 +7,7 @@ import pytest
 import torch
 from gpu_or_interpreter import DEVICE
 from problems import Problem as OnCpu
-from problems import assert_same
+from problems import assert_about_as_exact, assert_same
 
 from rnnorm.kernels import reference
 from rnnorm.kernels.inputs import Inputs, Options
@@ -48,6 +48,15 @@ def test_as_the_reference(case, looped, monkeypatch):
     problem = Problem(**CASES[case])
     expected = problem.results(reference.layer, torch.float64)
     assert_same(problem.results(triton.layer, torch.float64, poison=True), expected, 1e-11)
+
+
+@pytest.mark.usefixtures("fresh_memory_is_nan")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", ["lstm", "gru", "lstm-layer"])
+def test_one_launch_in_a_half_type_is_about_as_exact_as_the_reference(case, dtype, monkeypatch):
+    at_once.loop(monkeypatch, True)
+    problem = Problem(**CASES[case] | {"shape": (3, 20, 6, 17), "lengths": None})
+    assert_about_as_exact(problem, triton.layer, dtype)
 
 
 def runs(units, sizes=(4, 4, 4, 4, 4), scope="frame", rows=4, *, back=False):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from gpu_or_interpreter import DEVICE
 from problems import Problem as OnCpu
-from problems import assert_same
+from problems import assert_about_as_exact, assert_same
 
 from rnnorm.kernels import reference
 from rnnorm.kernels.triton import layer as triton
@@ -91,14 +91,6 @@ def test_as_the_reference(case):
     assert_same(problem.results(triton.layer, torch.float64, poison=True), expected, 1e-11)
 
 
-def errors(found, expected):
-    """By name, relative to the root mean square."""
-    return {
-        name: float((found[name].double() - want).norm() / (want.norm() + 1e-3))
-        for name, want in expected.items()
-    }
-
-
 NARROW = [
     *((case, torch.float32) for case in ("lstm", "lstm-layer", "gru", "rnn", "lstm-evaluation")),
     ("indrnn-few-rows", torch.float32),
@@ -111,15 +103,8 @@ NARROW = [
 @pytest.mark.parametrize(("case", "dtype"), NARROW)
 def test_in_fewer_digits_it_is_about_as_exact_as_the_reference(case, dtype):
     problem = Problem(**(CASES | MORE)[case] | {"shape": (3, 20, 6, 17), "lengths": None})
-    for name in problem.leaves:
-        problem.leaves[name] = problem.leaves[name].to(dtype).double()
-    exact = problem.results(reference.layer, torch.float64)
-    found = problem.results(triton.layer, dtype)
+    found = assert_about_as_exact(problem, triton.layer, dtype)
     assert found["output"].dtype == dtype
-    theirs = errors(problem.results(reference.layer, dtype), exact)
-    for name, error in errors(found, exact).items():
-        bound = 4 * theirs[name] + torch.finfo(dtype).eps
-        assert error <= bound, f"{name} is off by {error:.1e}, the reference by {theirs[name]:.1e}"
 
 
 def test_eps_and_counts_are_as_wide_as_the_numbers():
