@@ -180,7 +180,7 @@ def _as_ours(layer: nn.RNNBase, name: str) -> SequenceLayer:
     if own or layer._forward_pre_hooks or layer._forward_hooks:
         raise ValueError(
             f"layer {name!r} must compute what {layer.mode} of torch.nn does, got one with "
-            + ("a forward of its own" if own else f"forward hooks: {UNDO_FIRST}")
+            + ("a forward of its own" if own else f"forward hooks: remove them, or {UNDO_FIRST}")
         )
     names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
     names += {"LSTM": ["proj_size"], "GRU": []}.get(layer.mode, ["nonlinearity"])

@@ -1,4 +1,4 @@
-"""What the pictures of comparisons, reports and the page of results share: style and curves."""
+"""Style and curves that the pictures of comparisons, reports and the page of results share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels of ``triton/`` and of ``cuda/`` have in common as layers on a GPU."""
+"""Functions for layers on a GPU that the kernels of ``triton/`` and of ``cuda/`` share."""
 
 from __future__ import annotations
 

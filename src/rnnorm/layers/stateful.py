@@ -15,8 +15,8 @@ from rnnorm.layers.call import jagged
 from rnnorm.layers.call.ages import (
     ages_after,
     chosen_rows,
+    number_of_rows,
     reset_from_the_first_frame,
-    rows_of,
 )
 from rnnorm.layers.call.autocast import autocast_dtype
 from rnnorm.layers.call.checks import as_hx
@@ -178,7 +178,7 @@ class Stateful(nn.Module):
         hx: Any = None
         step: int | Tensor = 0
         if kept is not None:
-            rows, known = rows_of(input, layer.batch_first), kept.state[0].size(1)
+            rows, known = number_of_rows(input, layer.batch_first), kept.state[0].size(1)
             if rows != known:
                 raise RuntimeError(
                     f"input must have the {known} rows whose states are kept from the call before, "

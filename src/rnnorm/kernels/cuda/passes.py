@@ -1,4 +1,4 @@
-"""Which passes the kernels in CUDA C++ run, and how a launch shares the work."""
+"""Choose the passes that the kernels in CUDA C++ run, and how a launch shares the work."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from rnnorm.layers.call.sorted_batch import check_lengths, count_rows
 
 
-def rows_of(input: Tensor | PackedSequence, batch_first: bool) -> int:
+def number_of_rows(input: Tensor | PackedSequence, batch_first: bool) -> int:
     """Return the number of rows of an input."""
     if isinstance(input, PackedSequence):
         return count_rows(input, ())
@@ -93,7 +93,7 @@ def ages_after(
         flags = torch.zeros_like(input.data[:, 0]) if reset is None else reset.data
         begins, count = pad_packed_sequence(PackedSequence(flags.to(torch.uint8), *input[1:]))
     else:
-        rows_first, rows = batch_first and input.dim() == 3, rows_of(input, batch_first)
+        rows_first, rows = batch_first and input.dim() == 3, number_of_rows(input, batch_first)
         steps = input.size(1 if rows_first else 0)
         if lengths is None and reset is None:
             return age + steps
