@@ -5,6 +5,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.series import Series, SeriesBatches
+from rnnorm.experiments.reporting.report import report
 from rnnorm.experiments.tasks.sentiment import SentimentClassifier, SentimentData
 from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.training.fit import fit
@@ -104,6 +105,13 @@ def test_a_file_of_ones_own(tmp_path, capsys):
     assert "vocabulary_size must be 3, the 2 words" in capsys.readouterr().err
     assert main([*command, *own, "--model.vocabulary_size=3", "--data.words=2"]) == 0
     assert "val: 6 texts" in capsys.readouterr().out
+
+
+def test_a_report_has_the_gradients_of_a_tanh_rnn_on_the_same_texts(tmp_path, folder):
+    given = {"run_dir": tmp_path / "run", "overrides": [*TINY, "--trainer.max_epochs=1"]}
+    run = fit("sentiment/movies-lstm", data_dir=folder, quiet=True, **given)
+    page = report([run.folder], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "on a training minibatch of sentiment/movies-lstm" in page
 
 
 def test_a_checkpoint_of_other_words_is_refused(tmp_path, folder):

@@ -11,6 +11,7 @@ from rnnorm.experiments.data.speech.batches import TranscriptBatches, least_step
 from rnnorm.experiments.data.speech.spoken_digits import SPEAKERS
 from rnnorm.experiments.data.speech.utterances import Spoken
 from rnnorm.experiments.data.text.vocabulary import Vocabulary
+from rnnorm.experiments.reporting.report import report
 from rnnorm.experiments.tasks.transcription.data import SpokenData
 from rnnorm.experiments.tasks.transcription.model import Transcriber
 from rnnorm.experiments.trained.test import measure
@@ -249,9 +250,11 @@ def test_a_beam_of_0_is_not_the_models_own():
         net.symbols(torch.zeros(4, 1, 4), torch.tensor([4]), beam=0)
 
 
-def test_a_report_shows_posteriors(trained):
+def test_a_report_shows_posteriors(trained, tmp_path):
     data, net = trained.experiment.datamodule, trained.experiment.model
     with temporarily(net.modules(), training=False), torch.no_grad():
         examples = list(net.examples(data))
     assert [title[:14] for title, _, _ in examples] == ["Posteriors of "] * 2
     assert all("Said: " in caption for _, caption, _ in examples)
+    page = report([trained.folder], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("Said: ") == 2

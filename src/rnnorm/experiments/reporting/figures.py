@@ -85,7 +85,7 @@ def gradient_pictures(runs: Sequence[TrainedRun], looks: Mapping[str, Look]) -> 
         )
     with pictures_or_reason("Gradient norms of a tanh RNN for several γ") as sweep:
         run = next((run for run in runs if run.batch is not None), runs[0])
-        rnn = _Loss(run, _tanh_network(run.model))
+        rnn = _Loss(run, _tanh_network(run))
         found = diagnostics.gradient_norms_by_gamma(rnn, _itself, _batch(run), layer=_first(rnn))
         sweep.append(
             draw(
@@ -263,9 +263,10 @@ def _batch(run: TrainedRun) -> Any:
     return run.batch
 
 
-def _tanh_network(model: LightningModule) -> LightningModule:
+def _tanh_network(run: TrainedRun) -> LightningModule:
     """Make the task's model with a batch-normalised tanh RNN instead of its layers."""
-    given = {k: v for k, v in dict(model.hparams).items() if not k.startswith("_")}
+    # hparams also hold what the model's class gives to the class that it extends
+    given = run.arguments
     changes: dict[str, Any] = {
         "cell": "RNN",
         "norm": "batch",
@@ -281,8 +282,8 @@ def _tanh_network(model: LightningModule) -> LightningModule:
         "initial_noise": 0.1,
     }
     if not {"cell", "norm"} <= given.keys():
-        raise ValueError(f"{type(model).__name__} has no cell that could be another")
-    return type(model)(**given | {k: v for k, v in changes.items() if k in given})
+        raise ValueError(f"{type(run.model).__name__} has no cell that could be another")
+    return type(run.model)(**given | {k: v for k, v in changes.items() if k in given})
 
 
 def _test_score(model: Any, windows: Iterable[Any], length: int) -> float:

@@ -24,6 +24,7 @@ class TrainedRun:
         outcome: the outcome of the run.
         weights: which weights the model has, such as ``epoch 7``.
         model: the model.
+        arguments: the arguments that the model is made of.
         data: the data, loaded if there is a minibatch.
         batch: a training minibatch, or None.
         why: why there is no minibatch.
@@ -33,6 +34,7 @@ class TrainedRun:
     outcome: Outcome
     weights: str
     model: LightningModule
+    arguments: dict[str, Any]
     data: LightningDataModule
     batch: Any
     why: str
@@ -72,6 +74,7 @@ def read_trained_run(folder: Path, name: str, data_dir: str | Path | None = None
         outcome,
         f"epoch {state['epoch'] + 1}" if best else f"step {state['global_step']}",
         experiment.model,
+        experiment.config["model"]["init_args"].as_dict(),
         data,
         batch,
         why,
