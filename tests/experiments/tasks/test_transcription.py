@@ -162,6 +162,17 @@ def test_a_folder_of_ones_own_is_learnt(tmp_path, kaldi, name, capsys):
     )
 
 
+def test_a_word_that_holds_a_no_break_space_is_one_word(tmp_path, kaldi):
+    metrics = []
+    for spelt in ("YES", "Y\u00a0ES"):
+        for path in kaldi.glob("*/text"):
+            path.write_text(path.read_text("utf-8").replace("YES", spelt), "utf-8")
+        given = {"data_dir": kaldi, "overrides": [*options(2), "--trainer.max_epochs=5"]}
+        run = fit("transcription/yesno-lstm", run_dir=tmp_path / ascii(spelt), quiet=True, **given)
+        metrics.append(measure(run.folder)[0].metrics)
+    assert metrics[0] == metrics[1]
+
+
 def test_characters_are_written_without_spaces_between(kaldi):
     data = SpokenData(dataset="kaldi", data_dir=str(kaldi), units="characters", stacked=1)
     data.setup()

@@ -93,8 +93,8 @@ class Transcriber(StepClassifier):
         loss, symbols = self._loss(scores, batch)
         if symbols:
             self.log(f"{name}/loss", loss, batch_size=symbols)
-        read = [self._as_text(row) for row in self.symbols(scores, batch.lengths)]
-        expected = [self._text(row) for row in batch.transcripts]
+        read = [_escape(self._as_text(row)) for row in self.symbols(scores, batch.lengths)]
+        expected = [_escape(self._text(row)) for row in batch.transcripts]
         errors.update(read, expected)
         self.log(f"{name}/{self.score.name}", errors, prog_bar=True, batch_size=len(expected))
         if name == "test":
@@ -121,6 +121,11 @@ class Transcriber(StepClassifier):
             f"{data.text(batch.transcripts[0])}; read: {self._as_text(read) or 'nothing'}."
         )
         return caption, None
+
+
+def _escape(text: str) -> str:
+    """Escape all but ASCII: torchmetrics also splits at Unicode's spaces, which a word may hold."""
+    return text.encode("unicode_escape").decode()
 
 
 def _errors(read: str, transcript: str) -> tuple[float, float]:
