@@ -149,9 +149,10 @@ def test_other_things_are_refused(tmp_path, data, what):
         read_matrix(MatrixPosition(path, 0))
 
 
-def test_a_text_matrix_may_begin_with_a_whole_number(tmp_path):
+@pytest.mark.parametrize("between", [b"  ", b"\t"])
+def test_a_text_matrix_may_begin_with_a_whole_number(tmp_path, between):
     path = tmp_path / "text.ark"
-    path.write_bytes(b"utt  [\n  1 0.5\n  -2 3e-1 ]\n")
+    path.write_bytes(b"utt" + between + b"[\n  1 0.5\n  -2 3e-1 ]\n")
     ((name, position),) = index_archive(path)
     assert name == "utt"
     np.testing.assert_array_equal(read_matrix(position), np.float32([[1, 0.5], [-2, 0.3]]))

@@ -41,6 +41,12 @@ def test_what_an_editor_adds_to_a_text(tmp_path):
     same(read_int_vectors(tmp_path / "ali.txt"))
 
 
+def test_a_tab_ends_a_name_too(tmp_path):
+    lines = text(tmp_path / "ali.txt").splitlines(keepends=True)
+    (tmp_path / "ali.txt").write_bytes(b"".join(line.replace(b" ", b"\t", 1) for line in lines))
+    same(read_int_vectors(tmp_path / "ali.txt"))
+
+
 @pytest.mark.parametrize("write", [binary, text])
 def test_an_archive_cut_anywhere_is_an_error_but_between_utterances(tmp_path, write):
     path = tmp_path / "ali.ark"

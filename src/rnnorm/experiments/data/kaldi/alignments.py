@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rnnorm.experiments.data.kaldi.archive import LONGEST_NAME
+from rnnorm.experiments.data.kaldi.archive import LONGEST_NAME, NAME_END
 from rnnorm.experiments.data.kaldi.model import read_pdf_ids
 from rnnorm.experiments.files import check_size, file_exists, unpack
 
@@ -105,24 +105,24 @@ def read_int_vectors(path: str | Path) -> dict[str, NDArray[np.int32]]:
     vectors: dict[str, NDArray[np.int32]] = {}
     position = 0
     while position < len(data):
-        space = data.find(b" ", position, position + LONGEST_NAME)
-        if space < 0 and len(data) > position + LONGEST_NAME:
+        end = NAME_END.search(data, position, position + LONGEST_NAME)
+        if end is None and len(data) > position + LONGEST_NAME:
             raise ValueError(
                 f"{path} is not an archive of integers: no utterance at byte {position}"
             )
-        if space < 0 and not data[position:].strip():
+        if end is None and not data[position:].strip():
             break
-        if space < 0:
+        if end is None:
             raise ValueError(f"{path} is truncated: it ends in the utterance at byte {position}")
-        name = data[position:space].strip().decode(errors="replace")
+        name = data[position : end.start()].strip().decode(errors="replace")
         if not name or "\n" in name:
             raise ValueError(
                 f"{path} is not an archive of integers: no utterance at byte {position}"
             )
         if name in vectors:
             raise ValueError(f"{path} has utterance {name!r} a second time, at byte {position}")
-        read = _binary if data[space + 1 : space + 3] == b"\0B" else _text
-        vectors[name], position = read(data, space + 1, path)
+        read = _binary if data[end.end() : end.end() + 2] == b"\0B" else _text
+        vectors[name], position = read(data, end.end(), path)
     return vectors
 
 

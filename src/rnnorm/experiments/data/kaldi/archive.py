@@ -18,6 +18,8 @@ from rnnorm.experiments.files import check_size, file_exists, open_file, refuse_
 
 #: most bytes of an utterance's name
 LONGEST_NAME = 4096
+#: what stands behind an utterance's name; Kaldi writes a space and also reads a tab
+NAME_END = re.compile(rb"[ \t]")
 _OFFSET = re.compile("[0-9]{1,18}")
 
 
@@ -205,12 +207,12 @@ def _opened(position: MatrixPosition) -> BinaryIO:
 def _name(file: BinaryIO, path: Path) -> str:
     """Read the utterance's name before a matrix; empty at the end of the archive."""
     start = file.tell()
-    letters, space, _ = file.read(LONGEST_NAME).partition(b" ")
+    letters, *rest = NAME_END.split(file.read(LONGEST_NAME), maxsplit=1)
     name = letters.strip().decode(errors="replace")
     # a text archive may end with an empty line
-    if (space and not name) or (not space and len(letters) == LONGEST_NAME):
+    if (rest and not name) or (not rest and len(letters) == LONGEST_NAME):
         raise ValueError(f"{path} has no utterance before the matrix at byte {start}")
-    file.seek(start + len(letters) + len(space))
+    file.seek(start + len(letters) + len(rest))
     return name
 
 
