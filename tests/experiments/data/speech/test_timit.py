@@ -85,6 +85,29 @@ def test_what_is_missing_or_cut_short_is_named(tmp_path):
         load_timit(None)
 
 
+def test_recordings_without_phones_are_counted(tmp_path):
+    folder = write_timit(tmp_path)
+    for speaker, name in (("TRAIN/DR1/FCJF0", "SX37"), ("TEST/DR1/MDAB0", "SA1")):
+        (folder / speaker / f"{name}.PHN").unlink()
+    parts = load_timit(folder)
+    assert [len(part) for part in parts[:3]] == [1, 2, 2]
+    place = folder / "TRAIN"
+    assert parts.notes == [
+        f"{place}: 1 recordings without phones, such as {place}/DR1/FCJF0/SX37.WAV"
+    ]
+
+
+@pytest.mark.parametrize("copy", ["TRAIN/DR1 (copy)/FCJF0/SX37", "TRAIN/DR1/FCJF0/sx37"])
+def test_an_utterance_that_occurs_twice_is_refused(tmp_path, copy):
+    folder = write_timit(tmp_path)
+    (folder / copy).parent.mkdir(parents=True, exist_ok=True)
+    for ending in (".WAV", ".PHN"):
+        data = (folder / f"TRAIN/DR1/FCJF0/SX37{ending}").read_bytes()
+        (folder / f"{copy}{ending}").write_bytes(data)
+    with pytest.raises(BrokenFileError, match=r"(SX|sx)37\.PHN is a second time the utterance of"):
+        load_timit(folder)
+
+
 def test_a_recording_of_another_rate_is_refused(tmp_path):
     folder = write_timit(tmp_path)
     path = folder / "TRAIN/DR1/FCJF0/SX37.WAV"

@@ -89,7 +89,7 @@ def load_timit(data_dir: str | Path | None) -> SpokenParts:
             (``SI1027.WAV``, ``SI1027.PHN``; lower case too), itself or in ``TIMIT``.
 
     Raises:
-        ValueError: if a file is broken, or a part has no utterance.
+        ValueError: if a file is broken, an utterance occurs twice, or a part has no utterance.
         FileNotFoundError: if a folder or a recording is missing.
     """
     folder = users_folder(data_dir, "TIMIT's TRAIN and TEST")
@@ -98,21 +98,37 @@ def load_timit(data_dir: str | Path | None) -> SpokenParts:
         if inner_folder(folder, "train") is None:
             folder = inner_folder(folder, "timit", "data", "lisa") or folder
     parts: dict[str, list[Spoken]] = {"train": [], "val": [], "test": []}
+    seen: dict[str, Path] = {}
+    notes: list[str] = []
     for name in ("train", "test"):
         inner = inner_folder(folder, name)
         if inner is None:
             raise FileNotFoundError(f"{folder} lacks the folder {name.upper()}")
-        files = {str(path).lower(): path for path in files_below(inner)}
-        for path in files.values():
-            if path.suffix.lower() != ".phn":
-                continue
+        found = [
+            path for path in files_below(inner) if _utterance_of(path)[1] not in ("sa1", "sa2")
+        ]
+        files = {str(path).lower(): path for path in found}
+        phones = [path for path in found if path.suffix.lower() == ".phn"]
+        for path in phones:
             speaker = path.parent.name.lower()
-            if path.stem.lower() not in ("sa1", "sa2"):
-                part = name if name == "train" or speaker in CORE else "val"
-                parts[part].append(_utterance(path, speaker, files))
-    if empty := [part for part, found in parts.items() if not found]:
+            part = name if name == "train" or speaker in CORE else "val"
+            parts[part].append(_utterance(path, speaker, files))
+            if (other := seen.setdefault(parts[part][-1].name, path)) != path:
+                raise BrokenFileError(f"{path} is a second time the utterance of {other}")
+        silent = {_utterance_of(path): path for path in found if path.suffix.lower() == ".wav"}
+        for path in phones:
+            silent.pop(_utterance_of(path), None)
+        if silent:
+            first = min(silent.values())
+            notes.append(f"{inner}: {len(silent)} recordings without phones, such as {first}")
+    if empty := [part for part, some in parts.items() if not some]:
         raise ValueError(f"{folder} has no utterance for {', '.join(empty)}")
-    return SpokenParts(parts["train"], parts["val"], parts["test"], FEATURES, [])
+    return SpokenParts(parts["train"], parts["val"], parts["test"], FEATURES, notes)
+
+
+def _utterance_of(path: Path) -> tuple[str, str]:
+    """Return folder and name of an utterance, in lower case, that a file belongs to."""
+    return str(path.parent).lower(), path.name.partition(".")[0].lower()
 
 
 def _utterance(path: Path, speaker: str, files: Mapping[str, Path]) -> Spoken:
