@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from rnnorm.experiments.data.speech.recordings import read_recordings
+from rnnorm.experiments.data.speech.recordings import read_recording, read_recordings
 
 RATE = 8000
 NAMES = ["0_ann_0.wav", "1_ann_0.wav", "0_bob_0.wav"]
@@ -81,6 +81,19 @@ def test_a_recorder_that_was_killed_left_no_size_of_the_file(folder):
         ValueError, match=rf"is truncated: .* byte {len(data) - 2}, not {len(data)}"
     ):
         read(folder, NAMES[:1])
+
+
+@pytest.mark.parametrize("header", [1024, 2048])
+def test_a_nist_file_says_how_long_its_header_is(tmp_path, header):
+    path, tone = tmp_path / "a.sph", np.float32(np.arange(900) / 1024)
+    soundfile.write(path, tone, RATE, format="NIST", subtype="PCM_16")
+    data = path.read_bytes()
+    size = b"%8d" % header
+    path.write_bytes(data[:8] + size[1:] + data[15:1024].ljust(header - 15) + data[1024:])
+    np.testing.assert_allclose(read_recording(path, RATE), tone, atol=1e-4)
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(ValueError, match=r"a\.sph is truncated"):
+        read_recording(path, RATE)
 
 
 def test_a_chunk_of_odd_size_ends_with_a_byte_more(folder):

@@ -127,10 +127,13 @@ def _whole(data: bytes, where: str) -> bytes:
                 data = data[:end] + b"\0" + data[end:]
             at = end + size % 2
     elif data[:7] == b"NIST_1A":
-        header = data[:1024].decode("ascii", "replace")
+        # the second line is the header's size, 1024 in most files
+        length = data[8:16].strip()
+        begin = int(length) if length.isdigit() else 1024
+        header = data[:begin].decode("ascii", "replace")
         fields = {name: int(n) for name, n in _NIST.findall(header)}
         size = fields.get("sample_count", 0) * fields.get("sample_n_bytes", 2)
-        announced = 1024 + size * fields.get("channel_count", 1)
+        announced = begin + size * fields.get("channel_count", 1)
     if len(data) < announced:
         raise ValueError(f"{where} is truncated: it ends at byte {len(data)}, not {announced}")
     return data
