@@ -136,6 +136,7 @@ def test_a_matrix_without_values_is_refused(tmp_path, data):
     [
         (b"[\n 1 2\n 3 ]\n", "is broken"),
         (b"[ 1 two ]\n", "is broken"),
+        (b"[ 1 2 ] two [ 3 4 ]\n", "must end its line, got b' two"),
         (b"\0BFV \4\3\0\0\0" + bytes(40), "is not a matrix of type FM"),
         (b"\0B\4\3\0\0\0" + bytes(40), "is not a matrix of type FM"),
         (b"NPY\0\0", "is not a matrix"),

@@ -264,9 +264,13 @@ def _read_text(file: BinaryIO, position: MatrixPosition) -> NDArray[np.float32]:
     rows = []
     while True:
         check_size(file.tell() - position.offset, f"the text matrix of {position}", _LONGEST_TEXT)
-        values, end, _ = line.partition(b"]")
+        values, end, behind = line.partition(b"]")
         if row := values.split():
             rows.append(row)
+        if behind.strip():
+            raise ValueError(
+                f"the text matrix of {position} must end its line, got {behind[:40]!r} behind its ]"
+            )
         if end:
             break
         line = file.readline(_LONGEST_TEXT + 1)
