@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from rnnorm.experiments.private_apis import dump_checkpoint, log_now
-from rnnorm.experiments.training.resume import ACCUMULATING, MONITORED, accumulating, monitored
+from rnnorm.experiments.training.resume import ACCUMULATING, accumulating
 from rnnorm.experiments.training.run_names import BEST, LAST, PREVIOUS
 from rnnorm.experiments.training.score import Score
 from rnnorm.experiments.training.signals import StopSignals
@@ -26,9 +26,10 @@ class KeepLastAndBest(Checkpoint):
     between a step and its validation, since a resumed training would skip the validation. Nor is
     one written between minibatches of accumulated gradients, which checkpoints do not hold.
 
-    A resumed training continues from the state before a validation that ended the training within
-    an epoch: ``last.ckpt`` then holds that state, with the best score after the validation. As any
-    validation within an epoch may end the training, the state is copied before each.
+    If a training ends with a validation within an epoch, ``last.ckpt`` holds the state that a
+    longer training would have: the state before the validation with the best score after it, or,
+    where ``val_check_interval`` had a validation anyway, the state after it. As any validation
+    within an epoch may end the training, the state is copied at each.
 
     The metrics of a step or an epoch are logged before its checkpoint, so that a kill between the
     two costs no line of ``metrics.csv``: a resumed training drops lines of later steps, but cannot
@@ -65,7 +66,7 @@ class KeepLastAndBest(Checkpoint):
         self.step: int | None = None
         self.broken = False
         self.signals = signals or StopSignals(folder)
-        # the state before a validation within an epoch, which may end the training
+        # the state at a validation within an epoch, which may end the training
         self._ended: dict[str, Any] | None = None
 
     def on_train_batch_start(self, *_: Any) -> None:
@@ -91,12 +92,14 @@ class KeepLastAndBest(Checkpoint):
         self.signals.check()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save ``best.ckpt`` if the score is the best so far."""
+        """Save ``best.ckpt`` if the score is the best so far, and copy the state where due."""
         value = self.score.validated(trainer.callback_metrics)
         if value is not None and not trainer.sanity_checking and self._is_better(value):
             self.best, self.best_epoch = value, trainer.current_epoch + 1
             self.best_step = trainer.global_step
             trainer.save_checkpoint(self.folder / BEST)
+        if self._ended is not None and _validates_in(0, trainer):
+            self._ended = copy.deepcopy(dump_checkpoint(trainer))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save ``last.ckpt`` after the epoch's validation."""
@@ -121,9 +124,6 @@ class KeepLastAndBest(Checkpoint):
             trainer.save_checkpoint(self.folder / LAST, storage_options=keep)
         else:
             self._ended["callbacks"][self.state_key] = self.state_dict()
-            # a training that was not ended here would not have had another validation
-            if _validates_in(0, trainer):
-                self._ended[MONITORED] = monitored(trainer)
             trainer.strategy.save_checkpoint(self._ended, self.folder / LAST, storage_options=keep)
         self.step, self.broken = trainer.global_step, False
 
