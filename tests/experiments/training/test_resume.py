@@ -1,6 +1,7 @@
 """A resumed training is the uninterrupted one."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -284,6 +285,19 @@ def test_a_broken_checkpoint_is_replaced_by_another_one(
     assert f"taking {kept / taken} instead, of step {step}" in said.err
     assert f"resuming at step {step}" in said.out
     assert_same(weights(uninterrupted(tiny))["state_dict"], weights(folder)["state_dict"])
+
+
+def test_a_training_that_goes_on_from_its_best_checkpoint_logs_nothing_twice(
+    tmp_path, tiny, uninterrupted
+):
+    tiny += ["--trainer.max_epochs=1"]
+    whole, folder = uninterrupted(tiny), tmp_path / "run"
+    shutil.copytree(whole, folder)
+    for name in ("last.ckpt", "previous.ckpt"):
+        (folder / "checkpoints" / name).unlink(missing_ok=True)
+    fit(resume=folder)
+    assert weights(folder)["global_step"] == 7
+    assert logged(folder) == logged(whole)
 
 
 def test_resume_refuses_another_recipe_and_scale(tiny, uninterrupted):

@@ -57,6 +57,8 @@ class MetricsFile(Logger):
         path: the file.
         clock: where the seconds come from.
         first_dropped: drop lines from this step on first, which a resumed training writes again.
+            Of the step before, it writes only the names that have no line: ``best.ckpt`` is
+            written before the training scores of its epoch are logged.
     """
 
     def __init__(self, path: Path, clock: Clock, first_dropped: int) -> None:
@@ -65,6 +67,8 @@ class MetricsFile(Logger):
         self._clock = clock
         lines = [row for row in _rows(path) if int(row[0]) < first_dropped]
         self._epoch = int(lines[-1][1]) if lines else 0
+        last = first_dropped - 1
+        self._kept = {(last, name) for step, _, _, name, _ in lines if int(step) == last}
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([COLUMNS, *lines])
         write_whole(path, text.getvalue().encode())
@@ -86,8 +90,11 @@ class MetricsFile(Logger):
         self._epoch = epoch = int(values.pop("epoch", self._epoch))
         seconds = f"{self._clock.seconds:.3f}"
         with self.path.open("a", newline="", encoding="utf-8") as file:
-            rows = ((step, epoch, seconds, name, f"{v:.9g}") for name, v in values.items())
-            csv.writer(file, lineterminator="\n").writerows(rows)
+            csv.writer(file, lineterminator="\n").writerows(
+                (step, epoch, seconds, name, f"{value:.9g}")
+                for name, value in values.items()
+                if (step, name) not in self._kept
+            )
 
     def log_hyperparams(
         self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
