@@ -113,8 +113,11 @@ def test_a_resumed_training_may_write_another_number(published):
     fit(SENTENCES, data_dir=published, run_dir="run", samples=1, overrides=own, quiet=True)
     run = fit(resume="run", samples=3, epochs=3, quiet=True)
     assert [len(texts) for texts in samples(run.folder).values()] == [1, 1, 3]
-    run = fit(resume="run", samples=0, epochs=4, quiet=True)
-    assert 4 not in samples(run.folder)
+    run = fit(resume="run", epochs=4, quiet=True)
+    assert len(samples(run.folder)[4]) == 3
+    fit(resume="run", samples=0, epochs=5, quiet=True)
+    run = fit(resume="run", epochs=6, quiet=True)
+    assert list(samples(run.folder)) == [1, 2, 3, 4]
 
 
 def test_a_text_without_the_word_begins_as_its_validation_part(tmp_path):

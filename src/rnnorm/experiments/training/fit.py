@@ -140,7 +140,7 @@ def fit(
     with ExitStack() as locks:
         if resume is not None and writes:
             locks.enter_context(only_process(folder))
-        last, step, random = starting_point(folder, experiment)
+        last, step, random, before = starting_point(folder, experiment)
         if resume is not None and (data or changed):
             refuse_another_training(folder, experiment)
         # missing or broken data must not leave a run folder behind
@@ -153,7 +153,9 @@ def fit(
             keep.step, keep.broken = step, last.name != LAST
         accepted = _Accepted(experiment, folder, resumed=resume is not None)
         shown = [] if quiet else [ProgressLines(clock), TimeAhead(about, clock), StepsBar(score)]
-        if count := about.get("samples"):
+        if samples is None and before is not None:
+            about["samples"] = before
+        if (count := about.get("samples")) is not None:
             shown.append(Samples(folder / SAMPLES, count, quiet, last_kept=step))
         trainer = experiment.make_trainer(
             [

@@ -208,6 +208,10 @@ class Samples(Callback):
         self._path, self._count, self._quiet = path, count, quiet
         self._last_kept = last_kept
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of samples: ``run.json`` has the one that the training began with."""
+        return {"count": self._count}
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the samples of later steps, and a line that a kill has cut off."""
         if not processes.is_first() or not file_exists(self._path):
@@ -220,7 +224,7 @@ class Samples(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write samples, unless the epoch is cut short: a resumed training ends it."""
-        if not trainer.is_last_batch or not processes.is_first():
+        if not self._count or not trainer.is_last_batch or not processes.is_first():
             return
         model: Any = pl_module
         data: Any = trainer.datamodule  # type: ignore[attr-defined]

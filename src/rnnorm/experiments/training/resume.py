@@ -54,11 +54,13 @@ class StartingPoint(NamedTuple):
         checkpoint: the checkpoint's file.
         step: the step of the checkpoint.
         random: what :class:`RandomState` kept in the checkpoint.
+        samples: the number of sample texts of an epoch, or None if the checkpoint does not say.
     """
 
     checkpoint: Path | None = None
     step: int = 0
     random: Mapping[str, Any] = MappingProxyType({})
+    samples: int | None = None
 
 
 def starting_point(folder: Path, experiment: Experiment) -> StartingPoint:
@@ -84,7 +86,9 @@ def starting_point(folder: Path, experiment: Experiment) -> StartingPoint:
             f"epochs must be at least {begun}, as the training in {folder} has begun that many, "
             f"got {given}"
         )
-    return StartingPoint(path, state["global_step"], state["callbacks"]["RandomState"])
+    kept = state["callbacks"]
+    samples = kept.get("Samples", {}).get("count")
+    return StartingPoint(path, state["global_step"], kept["RandomState"], samples)
 
 
 def refuse_another_training(folder: Path, experiment: Experiment) -> None:
