@@ -325,6 +325,10 @@ def test_a_shape_that_is_none_is_refused(text):
         (["--backend", "cpu"], "are of recipes"),
         (["demo/digits-bn", "--shape", "4x3x2x5"], "--shape is of layers"),
         (["demo/digits-bn", "demo/digits-bn"], "each recipe must be named once"),
+        (
+            ["demo/digits-bn", "--trainer.gradient_clip_algorithm=max"],
+            "trainer.gradient_clip_algorithm must be value or norm, got 'max'",
+        ),
     ],
 )
 def test_bad_arguments_are_told(arguments, said, capsys):

@@ -124,6 +124,9 @@ def _step(
         ours = deepcopy(ours).eval()
         put_on_torch(experiment.model)
     given = experiment.config_init["trainer"]
+    clips = {"value": "clip_val", "norm": "max_norm"}
+    if (by := given["gradient_clip_algorithm"] or "norm") not in clips:
+        raise ValueError(f"trainer.gradient_clip_algorithm must be value or norm, got {by!r}")
     fabric = Fabric(accelerator=given["accelerator"], devices=1, precision=given["precision"])
     loader = experiment.datamodule.train_dataloader()
     batches = [fabric.to_device(b) for b in itertools.islice(loader, _MINIBATCHES)]
@@ -140,7 +143,6 @@ def _step(
         _verify(name, ours, batches[0])
     parameters = list(experiment.model.parameters())
     numbers = itertools.cycle(range(len(batches)))
-    clip = {"value": "clip_val", "norm": "max_norm"}[given["gradient_clip_algorithm"] or "norm"]
 
     def step() -> list[nn.Parameter]:
         """Train on the next minibatch."""
@@ -152,7 +154,7 @@ def _step(
             loss: Tensor = model.training_step(batches[number], number)
             fabric.backward(loss)
             if given["gradient_clip_val"]:
-                fabric.clip_gradients(model, optimizer, **{clip: given["gradient_clip_val"]})
+                fabric.clip_gradients(model, optimizer, **{clips[by]: given["gradient_clip_val"]})
             return loss
 
         # LBFGS calls the closure several times; a loss scaler accepts no closure
