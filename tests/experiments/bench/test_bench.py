@@ -172,6 +172,18 @@ def test_an_optimiser_that_evaluates_several_times_a_step(tiny):
     assert float(records[0]["seconds"]) > 0
 
 
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_a_recipe_of_another_precision(tiny, precision):
+    overrides = [*tiny, f"--trainer.precision={precision}"]
+    records = bench_recipes.bench_recipes(
+        ["demo/digits-lstm"], seconds=0.001, on_torch=True, overrides=overrides
+    )
+    assert [record["recipe"] for record in records] == [
+        "demo/digits-lstm on torch.nn",
+        "demo/digits-lstm",
+    ]
+
+
 def test_the_picture_of_recipes_says_that_paper_is_a_scale(monkeypatch, tmp_path, tiny):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))

@@ -133,6 +133,8 @@ def _step(
     model, optimizer = fabric.setup(
         experiment.model, _optimizer(experiment.model.configure_optimizers())
     )
+    parameters = list(experiment.model.parameters())
+    batches = [_convert(batch, parameters[0].dtype) for batch in batches]
     if on_torch:
         # compared without dropout, whose draws differ on torch.nn
         fabric.setup_module(ours)
@@ -141,7 +143,6 @@ def _step(
     model.train()
     if not on_torch:
         _verify(name, ours, batches[0])
-    parameters = list(experiment.model.parameters())
     numbers = itertools.cycle(range(len(batches)))
 
     def step() -> list[nn.Parameter]:
@@ -184,7 +185,7 @@ def _verify(name: str, model: LightningModule, batch: Any) -> None:
         verify(name, step, partial(on_backend, "reference", step))
     except VerificationError:
         # a recurrence may amplify rounding from step to step
-        step = partial(_forward, deepcopy(model).double(), _double(batch))
+        step = partial(_forward, deepcopy(model).double(), _convert(batch, torch.float64))
         verify(name, step, partial(on_backend, "reference", step))
 
 
@@ -201,9 +202,9 @@ def _forward(model: LightningModule, batch: Any) -> dict[str, Tensor]:
     return found
 
 
-def _double(batch: Any) -> Any:
-    """Convert a minibatch to float64, except for its integers."""
-    return apply_to_collection(batch, Tensor, lambda x: x.double() if x.is_floating_point() else x)
+def _convert(batch: Any, dtype: torch.dtype) -> Any:
+    """Convert a minibatch to a dtype, except for its integers."""
+    return apply_to_collection(batch, Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x)
 
 
 def _keep(found: dict[str, Tensor], name: str, layer: nn.Module, x: Any, result: Any) -> None:
