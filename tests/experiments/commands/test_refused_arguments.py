@@ -168,6 +168,7 @@ def test_a_wrong_argument_of_model_or_data_is_told_in_one_line(option, said, cap
         ("--trainer.check_val_every_n_epoch=0", "trainer.check_val_every_n_epoch must be above 0"),
         ("--trainer.val_check_interval=0", "trainer.val_check_interval must be above 0"),
         ("--trainer.overfit_batches=2", "trainer.overfit_batches must be 0, got 2"),
+        ("--trainer.barebones=true", "trainer.barebones must be false, got true"),
         ("--seed_everything=true", "seed_everything must be a number, got true"),
         ("--seed_everything=-4", "seed_everything must be from 0 to 4294967295, got -4"),
         ("--model.num_classes=5", "num_classes must be 10, the classes of digits, got 5"),

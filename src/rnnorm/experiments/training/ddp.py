@@ -80,9 +80,9 @@ _FINDERS = ((BatchSizeFinder, "--batch-size N"), (LearningRateFinder, "--lr X"))
 def refuse_trainer(experiment: Experiment) -> None:
     """Refuse trainer arguments with which no training can run or resume.
 
-    The refused arguments take no step, make Lightning divide by zero, cannot clip gradients, keep
-    averages outside of checkpoints, change the batch size or the learning rate after they are
-    recorded, or draw other ``overfit_batches`` in each epoch.
+    The refused arguments take no step, write no checkpoint, make Lightning divide by zero, cannot
+    clip gradients, keep averages outside of checkpoints, change the batch size or the learning rate
+    after they are recorded, or draw other ``overfit_batches`` in each epoch.
 
     Raises:
         ValueError: if an argument is refused; the message names the argument.
@@ -105,6 +105,10 @@ def refuse_trainer(experiment: Experiment) -> None:
         counted = isinstance(value, int | float)
         if counted and (value == 0 or (value < 0 and name in _COUNTS)):
             raise ValueError(f"trainer.{name} must be above 0 in a training, got {value}")
+    if given["barebones"]:
+        raise ValueError(
+            "trainer.barebones must be false, got true: a training writes checkpoints and metrics"
+        )
     if few := given["overfit_batches"]:
         raise ValueError(
             f"trainer.overfit_batches must be 0, got {few}: each epoch has another order, so it "
