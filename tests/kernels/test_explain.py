@@ -128,3 +128,11 @@ def test_explain_is_what_the_next_call_does():
         explained(cell, x[0])
     with pytest.raises(TypeError, match=r"layer must be a layer of rnnorm.*got LSTM"):
         explained(torch.nn.LSTM(3, 4), x)
+
+
+@pytest.mark.parametrize("run", [explained, lambda model, x, **given: model(x, **given)])
+def test_an_argument_that_a_call_lacks_is_refused_as_by_the_call(run):
+    hmlstm = rnnorm.HMLSTM(3, 4)
+    run(hmlstm, torch.randn(4, 2, 3), lengths=[4, 2])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'return_states'"):
+        run(hmlstm, torch.randn(4, 2, 3), return_states=True)

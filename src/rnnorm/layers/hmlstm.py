@@ -290,6 +290,12 @@ class HMLSTM(Recurrent):
         found = (BatchFirstBoundaries if rows_first else Boundaries)(*parts[1:])
         return parts[0], (h, c, z.squeeze(0).movedim(-1, 0)), found
 
+    def explained(  # type: ignore[override]
+        self, input: Any, *, lengths: Any = None, reset: Any = None
+    ) -> tuple[str, dict[str, str]]:
+        """Return the kernel of a call, which has no ``return_states``, and why no other runs."""
+        return super().explained(input, lengths=lengths, reset=reset)
+
     def _joined(self, hx: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Join the layers' states side by side, ``(1, B, ·)`` each, as the cell takes them.
 
