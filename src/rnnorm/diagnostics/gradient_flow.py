@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from rnnorm.cells.cell import State
 from rnnorm.diagnostics.legend import legend_above
@@ -22,7 +21,7 @@ from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.rnn import RNN
 from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.layers.stateful import states_apart
-from rnnorm.model.freeze import UNDO_FIRST
+from rnnorm.model.freeze import UNDO_FIRST, compute_parametrized
 from rnnorm.model.synchronize import set_ranks
 
 if TYPE_CHECKING:
@@ -131,10 +130,8 @@ def gradient_norms_by_gamma(
         ValueError: if the model has no γ, or as :func:`gradient_norms`.
     """
     model = copy.deepcopy(model)
-    for module in list(model.modules()):
-        for name in list(getattr(module, "parametrizations", ())):
-            if name.startswith("gamma_"):
-                parametrize.remove_parametrizations(module, name)
+    # a parametrized γ is no parameter
+    compute_parametrized(model)
     scales = [p for n, p in model.named_parameters() if n.split(".")[-1].startswith("gamma_")]
     if not scales:
         raise ValueError("model has no normalised layer, so there is no gamma to vary")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
+import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from rnnorm.layers.normalised_module import NormalisedModule, warn_without_statistic
 from rnnorm.norm.frozen_population import FrozenPopulation
@@ -61,3 +63,23 @@ def freeze(model: Model) -> Model:
             # cuDNN wants the weights in one block, deepcopy has copied them one by one
             module.flatten_parameters()
     return model
+
+
+def compute_parametrized(model: nn.Module) -> None:
+    """Replace each parametrization in a copied model by the weight that it computes now."""
+    for module in list(model.modules()):
+        if not is_parametrized(module):
+            continue
+        made = module.parametrizations
+        assert isinstance(made, nn.ModuleDict)
+        with torch.no_grad():
+            values = {name: getattr(module, name).clone() for name in made}
+        # remove_parametrizations would change the class, which a copy shares with its original,
+        # and the value of a parameter that another module may have, too
+        module.__class__ = type(module).__bases__[0]
+        del module.parametrizations
+        for name, value in values.items():
+            if any(True for _ in made[name].parameters(recurse=False)):
+                module.register_parameter(name, nn.Parameter(value))
+            else:
+                module.register_buffer(name, value)
