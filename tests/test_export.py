@@ -265,6 +265,17 @@ def test_a_model_in_training_is_exported_in_any_mode_of_gradients(mode, tmp_path
         torch.testing.assert_close(run(tmp_path / "layer.onnx", x)[0], layer.eval()(x)[0])
 
 
+@pytest.mark.slow
+def test_a_parametrization_that_onnx_does_not_know_is_computed_before(tmp_path):
+    # its Householder products are no operators of ONNX
+    layer = prepared(rnnorm.LSTM(3, 4, norm="layer"), torch.float32)
+    nn.utils.parametrizations.orthogonal(layer, "weight_hh_l0")
+    x = torch.randn(4, 2, 3)
+    rnnorm.export.onnx(layer, (x,), tmp_path / "layer.onnx")
+    with torch.no_grad():
+        torch.testing.assert_close(run(tmp_path / "layer.onnx", x)[0], layer(x)[0])
+
+
 def test_an_autocast_to_bfloat16_within_the_model_is_an_error(tmp_path):
     class Within(nn.Linear):
         def forward(self, x):

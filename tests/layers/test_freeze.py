@@ -227,6 +227,28 @@ def test_a_parametrized_layer_gives_the_same(plain, close):
     close(rnnorm.freeze(layer)(*arguments, step=1), layer(*arguments, step=1))
 
 
+def test_a_frozen_copy_has_plain_weights_and_leaves_the_models_alone(plain):
+    layer, tied = trained(plain, "batch"), nn.Linear(1, 1)
+    kinds = [type(layer), nn.Linear]
+    tied.weight = layer.weight_hh_l0
+    tied.register_buffer("table", torch.ones(3))
+    nn.utils.parametrizations.orthogonal(layer, "weight_hh_l0")
+    nn.utils.parametrizations.weight_norm(layer, "gamma_input_l1")
+    nn.utils.parametrize.register_parametrization(tied, "table", nn.Softplus())
+    model = nn.ModuleList([layer, tied])
+    before = {n: getattr(layer, n).detach().clone() for n in ("weight_hh_l0", "gamma_input_l1")}
+    original = tied.weight.detach().clone()
+    frozen = rnnorm.freeze(model)
+    assert [*map(type, frozen)] == kinds
+    assert "table" in dict(frozen[1].named_buffers())
+    for copied in (layer, frozen[0]):
+        for name, value in before.items():
+            torch.testing.assert_close(getattr(copied, name), value)
+    for linear in (tied, frozen[1]):
+        assert torch.equal(linear.weight, original)
+        assert torch.equal(linear.table, nn.functional.softplus(torch.ones(3)))
+
+
 def _reassigned(layer):
     # a transposed copy is the same matrix, and not contiguous
     others = {n: v.t().contiguous().t() if v.dim() == 2 else v for n, v in layer.named_parameters()}

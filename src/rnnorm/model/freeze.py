@@ -26,8 +26,8 @@ def freeze(model: Model) -> Model:
     """Copy a model for inference, with the results of the model in evaluation.
 
     The copy is in evaluation, and no parameter requires a gradient. The statistics of each step
-    are looked up once. Further training of the model does not change the copy. A warning says if no
-    statistic was taken yet.
+    are looked up once, and parametrized weights are computed once. Further training of the model
+    does not change the copy. A warning says if no statistic was taken yet.
 
     Args:
         model: a layer of rnnorm, or a model with some.
@@ -49,6 +49,7 @@ def freeze(model: Model) -> Model:
             "model must be one that copy.deepcopy copies, got one with a tensor computed from "
             "others: " + UNDO_FIRST
         ) from None
+    compute_parametrized(model)
     for module in list(model.modules()):
         for name, child in module._modules.items():
             if isinstance(child, Population) and not isinstance(child, FrozenPopulation):
