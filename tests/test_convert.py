@@ -496,6 +496,32 @@ def test_matrices_of_the_other_order_are_refused(name):
         function({key: value.t() for key, value in weights.items()})
 
 
+RESHAPED = {
+    "no dimensions": lambda value: torch.tensor(1.0),
+    "a dimension more": lambda value: value.unsqueeze(0),
+    "one row": lambda value: value[:1],
+    "a row more": lambda value: torch.cat((value, value[:1])),
+    "one column": lambda value: value[..., :1],
+}
+
+
+@pytest.mark.parametrize("change", RESHAPED.values(), ids=RESHAPED)
+@pytest.mark.parametrize("name", CASES)
+def test_a_weight_of_another_shape_is_refused(name, change):
+    function, _, weights = CASES[name]
+    for key, value in weights.items():
+        # a count has one number, and the state is not read
+        if not value.dim() or key == "h_init":
+            continue
+        reshaped = change(value)
+        try:
+            layer = function({**weights, key: reshaped})
+        except ValueError:
+            continue
+        # a matrix of another number of inputs is one, too
+        assert layer.input_size != function(weights).input_size, key
+
+
 # what belongs together, in which a weight may be missing
 TOGETHER = {
     "haste LSTM": ["gamma", "gamma_h", "beta_h"],

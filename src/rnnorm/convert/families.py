@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rnnorm.convert.stack import Position, StateDict, build, check_names, gates, path_of, read
+from rnnorm.convert.stack import (
+    Position,
+    StateDict,
+    build,
+    check_names,
+    check_shape,
+    gates,
+    path_of,
+    read,
+)
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.more_cells import IndRNN
@@ -102,6 +111,7 @@ def haste(state_dict: StateDict, *, zoneout: float = 0.0, **options: Any) -> LST
             own["bias_hh"] = gates(given["recurrent_bias"], order)
         if "gamma" in given:
             normalised = True
+            check_shape("gamma", given["gamma"], (2, len(own["weight_ih"])))
             scales = gates(given["gamma"], order, 1)
             own |= {"gamma_input": scales[0], "gamma_recurrent": scales[1]}
         if "gamma_h" in given:

@@ -14,6 +14,7 @@ from rnnorm.convert.stack import (
     StateDict,
     build,
     check_names,
+    check_shape,
     gates,
     halves,
     path_of,
@@ -61,6 +62,8 @@ def dreamer(
         # sheeprl joins h and the input, dreamerv3-torch the input and h
         joined = weight.roll(-size, 1) if source == "linear" else weight
         weight_ih, weight_hh = halves(joined, size)
+        for name in given.keys() & {scale, shift}:
+            check_shape(name, given[name], (len(weight),))
         bias = given.get(shift, weight.new_zeros(3 * size)).clone()
         bias[2 * size :] += update_bias
         normalised = scale in given
@@ -170,9 +173,9 @@ def _speechbrain(
         given = layers[Position(position.layer)]
         name = f"population_input_l{position.layer}" + "_reverse" * position.direction
         population: Any = layer.get_submodule(name)
-        population.mean.copy_(gates(given[running[0]], (1, 0)))
-        population.var.copy_(gates(given[running[1]], (1, 0)))
+        for moment, theirs in zip((population.mean, population.var), running[:2], strict=True):
+            moment.copy_(gates(check_shape(theirs, given[theirs], moment.shape[1:]), (1, 0)))
         # torch does not count the frames
         for count in (population.num_batches_tracked, population.rows):
-            count.copy_(given[running[2]])
+            count.copy_(check_shape(running[2], given[running[2]], ()))
     return layer

@@ -6,7 +6,17 @@ from typing import Any
 
 import torch
 
-from rnnorm.convert.stack import Position, StateDict, build, gates, halves, preset, read, renamed
+from rnnorm.convert.stack import (
+    Position,
+    StateDict,
+    build,
+    check_shape,
+    gates,
+    halves,
+    preset,
+    read,
+    renamed,
+)
 from rnnorm.layers.lstm import LSTM
 
 
@@ -85,7 +95,8 @@ def tf_addons(state_dict: StateDict, *, eps: float = 1e-3, **options: Any) -> LS
             "weight_ih": given["kernel"].t(),
             "weight_hh": given["recurrent_kernel"].t(),
             # the bias besides the two β
-            "bias_ih": given["kernel_norm.beta"] + given.get("bias", 0.0),
+            "bias_ih": beta
+            + check_shape("bias", given.get("bias", torch.zeros_like(beta)), beta.shape),
             "bias_hh": given["recurrent_norm.beta"],
             "gamma_input": given["kernel_norm.gamma"],
             "gamma_recurrent": given["recurrent_norm.gamma"],
@@ -95,6 +106,7 @@ def tf_addons(state_dict: StateDict, *, eps: float = 1e-3, **options: Any) -> LS
         for position, given in read(
             state_dict, ("kernel", "recurrent_kernel"), norms, ("bias",)
         ).items()
+        for beta in [given["kernel_norm.beta"]]
     }
     return build(LSTM, weights, norm=preset("tf-addons", eps), **options)
 

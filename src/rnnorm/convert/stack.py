@@ -61,8 +61,8 @@ def read(
 
     Raises:
         TypeError: if the weights are not given by name, or one is not a tensor or an array.
-        ValueError: if a name is missing or unknown, a matrix does not have two dimensions, or
-            layers are not numbered from 0 on.
+        ValueError: if a name is missing or unknown, a matrix does not have two dimensions or a
+            vector one, or layers are not numbered from 0 on.
     """
     check_names(state)
     positions: dict[Position, dict[str, Tensor]] = {}
@@ -93,8 +93,10 @@ def read(
             own[name] = torch.as_tensor(value).detach()
         except (RuntimeError, TypeError, ValueError) as error:
             raise TypeError(f"{place} must be a tensor or an array: {error}") from error
-        if name in matrices and own[name].dim() != 2:
-            raise ValueError(f"{place} must be a matrix, got the shape {tuple(own[name].shape)}")
+        for kind, of_kind in {"vector": vectors, "matrix": matrices}.items():
+            if name in of_kind and own[name].dim() != 1 + (kind == "matrix"):
+                shape = tuple(own[name].shape)
+                raise ValueError(f"{place} must be a {kind}, got the shape {shape}")
     first = min((position.layer for position in positions), default=0)
     moved = {Position(p.layer - first, p.direction): own for p, own in sorted(positions.items())}
     found = {name for own in moved.values() for name in own}
@@ -184,9 +186,29 @@ def gates(value: Tensor, order: Sequence[int], dim: int = 0) -> Tensor:
 
 
 def halves(value: Tensor, hidden_size: int) -> tuple[Tensor, Tensor]:
-    """Return the parts of a matrix ``(·, I + H)`` that read the input and h."""
+    """Return the parts of a matrix ``(·, I + H)`` that read the input and h.
+
+    Raises:
+        ValueError: if there is no column for an input.
+    """
+    if value.size(1) <= hidden_size:
+        raise ValueError(
+            f"a matrix for the input and {hidden_size} units must read more than {hidden_size} "
+            f"numbers, got {value.size(1)}"
+        )
     weight_ih, weight_hh = torch.split(value, [value.size(1) - hidden_size, hidden_size], 1)
     return weight_ih, weight_hh
+
+
+def check_shape(name: str, value: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return a weight, after a check of its shape, where an operator would broadcast it.
+
+    Raises:
+        ValueError: if it has another shape.
+    """
+    if value.shape != tuple(shape):
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(value.shape)}")
+    return value
 
 
 def preset(name: str, eps: float) -> Norm:
