@@ -245,6 +245,20 @@ class FourGates(rnnorm.Cell):
         raise NotImplementedError
 
 
+class TwoHeads(rnnorm.Cell):
+    gates, heads = (3,), 2
+
+
+@pytest.mark.parametrize("function", [init.identity_, init.cooijmans2016_draft_, init.orthogonal_])
+def test_each_head_has_a_matrix_of_its_own_in_each_gate(function):
+    layer = function(rnnorm.Recurrent(TwoHeads(), 3, 8))
+    identity = torch.eye(4)
+    for block in layer.weight_hh_l0.detach().split(4):
+        assert block.shape == (4, 4)
+        torch.testing.assert_close(block @ block.T, identity)
+        assert torch.equal(block, identity) == (function is not init.orthogonal_)
+
+
 def test_four_gates_of_a_cell_of_ones_own_are_no_lstms():
     layer = rnnorm.Recurrent(FourGates(), 3, 4)
     with pytest.raises(ValueError, match="LSTM with bias=True"):

@@ -63,14 +63,20 @@ def _matrices(layer: nn.RNNBase | nn.RNNCellBase, *prefixes: str) -> list[Tensor
 def _each_gate(
     layer: nn.RNNBase | nn.RNNCellBase, fill: Callable[[Tensor], object], *prefixes: str
 ) -> None:
-    for weight in _matrices(layer, *prefixes):
-        for block in torch.split(weight, layer.hidden_size):
+    found = [(prefix, weight) for prefix in prefixes for weight in _matrices(layer, prefix)]
+    size, heads = layer.hidden_size, getattr(getattr(layer, "cell", None), "heads", 1)
+    for prefix, weight in found:
+        # each head has a square matrix of its own in each gate
+        by_head = prefix == "weight_hh" and weight.size(1) * heads == size
+        for block in torch.split(weight, size // heads if by_head else size):
             fill(block)
 
 
 @torch.no_grad()
 def orthogonal_(layer: Layer) -> Layer:
     """Draw every gate's block of every weight matrix orthogonal (Saxe et al. 2014).
+
+    In a recurrent matrix with heads, each head's block of a gate is drawn orthogonal.
 
     Args:
         layer: its ``weight_ih``, ``weight_hh``, ``weight_hr`` and ``weight_ah`` are changed; matrix
@@ -108,7 +114,8 @@ def joint_orthogonal_(layer: Layer) -> Layer:
 def identity_(layer: Layer) -> Layer:
     """Set every gate's block of the recurrent matrices to the identity (Le et al. 2015).
 
-    The vector of an IndRNN, the diagonal of a matrix, is set to ones.
+    The vector of an IndRNN, the diagonal of a matrix, is set to ones. With heads, each head's block
+    of a gate is set to the identity.
 
     Args:
         layer: its ``weight_hh_*`` parameters are changed.
@@ -239,7 +246,8 @@ def cooijmans2016_(layer: Layer) -> Layer:
     Recurrent weights: the identity for the candidate, one orthogonal matrix for all gates. Input
     weights: one orthogonal matrix for candidate and gates. Biases: zero, but 1 for the forget gate
     of an LSTM. With ``learn_initial_state="from_input"`` every unit of h_0 begins as the mean of
-    the sequence's values.
+    the sequence's values. In a cell of your own the third gate counts as the candidate, or the last
+    one if there are fewer. A recurrent matrix with a projection or heads has no identity.
 
     Args:
         layer: its weights and biases are changed; peepholes, an HMLSTM's output weights, γ
