@@ -390,3 +390,20 @@ def test_units_that_do_not_fit_a_norm_are_named():
     said = r"Two\.units must return the number of units, got 4: the site 'input' has 16 columns"
     with pytest.raises(ValueError, match=said):
         layer(torch.randn(2, 3, 3))
+
+
+class Accumulator(rnnorm.Cell):
+    """Adds to its state in place, which is also the output of the step before."""
+
+    def step(self, weights, x_term, state, normalise, t):
+        (h,) = state
+        h += torch.tanh(x_term)
+        return h, (h,)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+def test_a_step_that_changes_its_states_in_place_is_refused(mode):
+    layer = rnnorm.Recurrent(Accumulator(), 3, 4)
+    said = r"Accumulator\.step must not change its states in place"
+    with mode(), rnnorm.use_backend("reference"), pytest.raises(RuntimeError, match=said):
+        layer(torch.randn(5, 2, 3))

@@ -40,6 +40,8 @@ def layer(
 
     Raises:
         ValueError: if the cell asks for a batch-normalised site twice at a step, in training.
+        RuntimeError: if its step returns something else than an output and states, or changes the
+            states in place (not seen in inference mode).
 
     Warns:
         UserWarning: if several steps from step 0 on do not ask for a site that is normalised.
@@ -122,9 +124,15 @@ def layer(
         if reset is not None:
             state = begin_anew(reset[t, :n], state)
         before = state
+        versions = _versions(before) if t == 0 else []
         returned = cell.step(weights, x_term, before, normalise, age)
         if t == 0:
             _check_returned(cell, returned, before)
+            if _versions(before) != versions:
+                raise RuntimeError(
+                    f"{cell.name}.step must not change its states in place, which are outputs of "
+                    "the step before: compute new ones, or change clones"
+                )
         output, state = returned
         if zoned:
             first = state[0]
@@ -227,6 +235,11 @@ def _add(shift: Tensor, z: Tensor, t: int) -> Tensor:
 def _mask(masks: Sequence[Tensor], z: Tensor, t: int) -> Tensor:
     """Multiply a term by the mask of its step."""
     return z * masks[t][: z.size(0)]
+
+
+def _versions(state: State) -> list[int]:
+    """Return how often each state was changed in place, as far as torch counts it."""
+    return [0 if s.is_inference() else s._version for s in state]
 
 
 def _check_returned(cell: Cell, returned: object, before: State) -> None:
