@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rnnorm.cells.cell import Cell, State, Weights
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
+from rnnorm.layers.normalised_module import NormalisedModule
 from rnnorm.layers.recurrent_dropout import Zoneout
 from rnnorm.layers.rnn import RNN
 from rnnorm.layers.stateful import Stateful
@@ -112,11 +113,11 @@ def check_layer(frozen: object) -> None:
     """
     if not isinstance(frozen, RNN | LSTM | GRU):
         kind = type(frozen)
-        remedy = (
-            "give its layer"
-            if isinstance(frozen, Stateful)
-            else "give the layer alone, and a torch.nn.Linear behind it as linear="
-        )
+        remedy = "give the layer alone, and a torch.nn.Linear behind it as linear="
+        if isinstance(frozen, Stateful):
+            remedy = "give its layer"
+        elif isinstance(frozen, NormalisedModule):
+            remedy = "there is no other stream in C; rnnorm.export.onnx takes it"
         raise TypeError(
             f"frozen must be an RNN, LSTM or GRU of rnnorm, got {kind.__module__}."
             f"{kind.__qualname__}: {remedy}"
