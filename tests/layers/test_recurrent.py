@@ -407,3 +407,27 @@ def test_a_step_that_changes_its_states_in_place_is_refused(mode):
     said = r"Accumulator\.step must not change its states in place"
     with mode(), rnnorm.use_backend("reference"), pytest.raises(RuntimeError, match=said):
         layer(torch.randn(5, 2, 3))
+
+
+class OneMore(rnnorm.Cell):
+    """Has one weight more, under a name that a test chooses."""
+
+    name_of_weight = "u"
+
+    def weights(self, input_size, hidden_size, bias):
+        shapes = super().weights(input_size, hidden_size, bias)
+        return shapes | {self.name_of_weight: (hidden_size,)}
+
+
+def test_bounds_of_a_weight_that_a_cell_lacks_are_refused():
+    class Misspelt(OneMore):
+        bounds = {"U": (0, 1)}  # noqa: RUF012
+
+    said = r"cell\.bounds must be of the weights weight_ih, .*, u, got 'U'"
+    with pytest.raises(ValueError, match=said):
+        rnnorm.Recurrent(Misspelt(), 3, 4)
+
+    class OfABias(OneMore):
+        bounds = {"bias_ih": (0, 1)}  # noqa: RUF012
+
+    assert rnnorm.Recurrent(OfABias(), 3, 4, bias=False).cell.bounds

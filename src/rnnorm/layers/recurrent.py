@@ -63,8 +63,8 @@ class Recurrent(SequenceLayer):
         TypeError: as :class:`torch.nn.RNN`, or if ``cell`` is not a :class:`Cell`.
         ValueError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or that asks
             for a site or a scope that the cell does not have, for a cell with a site of another
-            name, for a ``recurrent_dropout`` at a place that it lacks, and for other arguments as
-            :class:`LSTM`.
+            name or with bounds of a weight that it lacks, for a ``recurrent_dropout`` at a place
+            that it lacks, and for other arguments as :class:`LSTM`.
 
     Example:
         >>> class LiGRU(rnnorm.Cell):
@@ -131,6 +131,11 @@ class Recurrent(SequenceLayer):
             recurrent_dropout=recurrent_dropout,
         )
         self.mode = cell.name
+        known = cell.weights(input_size, hidden_size, True)
+        if unknown := [name for name in cell.bounds if name not in known]:
+            raise ValueError(
+                f"cell.bounds must be of the weights {', '.join(known)}, got {unknown[0]!r}"
+            )
 
     def _register_weights(self, **factory_kwargs: Any) -> None:
         # torch's constructor has registered the weights of an RNN
