@@ -431,3 +431,14 @@ def test_bounds_of_a_weight_that_a_cell_lacks_are_refused():
         bounds = {"bias_ih": (0, 1)}  # noqa: RUF012
 
     assert rnnorm.Recurrent(OfABias(), 3, 4, bias=False).cell.bounds
+
+
+@pytest.mark.parametrize("name", ["gamma_input", "beta_cell"])
+def test_a_weight_with_the_name_of_a_norms_parameter_is_refused(name):
+    class Taken(OneMore):
+        name_of_weight = name
+        sites = ("input", "cell")
+
+    assert hasattr(rnnorm.Recurrent(Taken(), 3, 4), f"{name}_l0")
+    with pytest.raises(ValueError, match=rf"Taken\.weights must not have the name '{name}'"):
+        rnnorm.Recurrent(Taken(), 3, 4, norm="layer")

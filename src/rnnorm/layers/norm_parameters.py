@@ -25,7 +25,8 @@ def register_norm(
     """Register γ, β and the population of every normalised site in a module.
 
     Raises:
-        ValueError: if ``norm`` asks for a site, a scope or columns that the cell does not have.
+        ValueError: if ``norm`` asks for a site, a scope or columns that the cell does not have, or
+            a weight of the cell has the name of γ or β.
     """
     by_step = any(site != "input" and field_of(site) == "input" for site in cell.sites)
     by_step = by_step or cell.reads_frames
@@ -35,6 +36,12 @@ def register_norm(
             "input terms step by step"
         )
     for site, own in cell.norms(norm).items():
+        for name in [f"gamma_{site}"] + [f"beta_{site}"] * (field_of(site) in CELL_SITES):
+            if name + suffix in module._parameters:
+                raise ValueError(
+                    f"{cell.name}.weights must not have the name {name!r}, which is that of the "
+                    "norm's parameter"
+                )
         features = sum(cell.widths(site, hidden_size, own))
         gamma = torch.full((features,), own.initial_gamma(site), device=device, dtype=dtype)
         module.register_parameter(f"gamma_{site}{suffix}", nn.Parameter(gamma))

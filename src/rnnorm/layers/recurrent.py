@@ -63,8 +63,9 @@ class Recurrent(SequenceLayer):
         TypeError: as :class:`torch.nn.RNN`, or if ``cell`` is not a :class:`Cell`.
         ValueError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or that asks
             for a site or a scope that the cell does not have, for a cell with a site of another
-            name or with bounds of a weight that it lacks, for a ``recurrent_dropout`` at a place
-            that it lacks, and for other arguments as :class:`LSTM`.
+            name, with bounds of a weight that it lacks, or with a weight named as a scale or shift
+            of the norm, for a ``recurrent_dropout`` at a place that it lacks, and for other
+            arguments as :class:`LSTM`.
 
     Example:
         >>> class LiGRU(rnnorm.Cell):
