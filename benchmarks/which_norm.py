@@ -1,4 +1,4 @@
-"""Test errors of five norms on four real data sets, with three kinds of population statistics.
+"""Test errors of six norms on four real data sets, with three kinds of population statistics.
 
     python benchmarks/which_norm.py --data-dir FOLDER    # JapaneseVowels, PenDigits, ETTh1.csv
 
@@ -30,6 +30,7 @@ NORMS = {
     "batch, γ = 1": rnnorm.BatchNorm(gamma=1.0),
     "laurent2015-sequence": "laurent2015-sequence",
     "layer": "layer",
+    "rms": "rms",
 }
 KINDS = ("running average", "update_bn", "select_horizon")
 
@@ -137,11 +138,11 @@ def train(
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
     found = [test_error(model, problem.test)]
-    if norm not in (None, "layer"):
+    if norm not in (None, "layer", "rms"):
         inputs = ((batch.x,) for batch in minibatches(problem.train, problem.rows))
         rnnorm.update_bn(inputs, model)
         found.append(test_error(model, problem.test))
-    if norm not in (None, "layer", "laurent2015-sequence"):
+    if norm not in (None, "layer", "rms", "laurent2015-sequence"):
         with torch.no_grad():
             rnnorm.select_horizon(model, lambda model: loss(model, problem.val).item())
         found.append(test_error(model, problem.test))
