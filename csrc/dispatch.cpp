@@ -64,15 +64,18 @@ bool may_use_amx() {
 
 Build choose() {
   const char* wanted = std::getenv("RNNORM_CPU_ISA");
+  const auto may_be = [&](const char* name) {
+    return !wanted || !*wanted || !std::strcmp(wanted, name);
+  };
 #ifdef RNNORM_X86
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("fma");
   const Build builds[] = {
 #ifdef RNNORM_X86_AMX
-      // no processor that has it has run it yet: only where it is named
-      {"amx", wanted && !std::strcmp(wanted, "amx") && avx512 && may_use_amx(), PASSES(avx512),
-       PASSES(amx), rnnorm_update_amx},
+      {"amx",
+       may_be("amx") && avx512 && __builtin_cpu_supports("avx512bf16") && may_use_amx(),
+       PASSES(avx512), PASSES(amx), rnnorm_update_amx},
 #endif
 #ifdef RNNORM_X86_BFLOAT16
       {"avx512_bf16", avx512 && __builtin_cpu_supports("avx512bf16"), PASSES(avx512),
@@ -87,7 +90,7 @@ Build choose() {
   const Build builds[] = {{"portable", true, PASSES(portable), {}, rnnorm_update_portable}};
 #endif
   for (const Build& build : builds)
-    if (build.available && (!wanted || !*wanted || !std::strcmp(wanted, build.name))) return build;
+    if (build.available && may_be(build.name)) return build;
   return {};
 }
 

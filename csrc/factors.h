@@ -25,14 +25,28 @@ constexpr bool paired = per_factor == 2;
 
 // the number of factors that k numbers fill, the last perhaps with a zero
 RNNORM_INLINE int64_t factors(int64_t k) { return (k + per_factor - 1) / per_factor; }
-// the number of factors in a row of x or h as products read it: AMX reads 16 at a time
-RNNORM_INLINE int64_t row_factors(int64_t k) {
+// AMX reads rows of 16 factors at a time
 #ifdef RNNORM_AMX
-  return (factors(k) + 15) / 16 * 16;
+constexpr int64_t factors_at_once = 16;
 #else
-  return factors(k);
+constexpr int64_t factors_at_once = 1;
 #endif
+// the number of factors in a row of k numbers as products read it, the last ones perhaps zero
+RNNORM_INLINE int64_t row_factors(int64_t k) {
+  return (factors(k) + factors_at_once - 1) / factors_at_once * factors_at_once;
 }
+
+// rows of a matrix A that a product reads: factor (r, k) is at row(r) + (k / length) * jump +
+// (k % length) * step
+template <class T>
+struct RowsOf {
+  const Factor<T>* data;
+  int64_t stride;    // from row to row, in factors as all that follow
+  int64_t step;      // from k to k + 1
+  int64_t segments;  // k runs over segments * length
+  int64_t length;
+  int64_t jump;
+};
 
 template <class F>
 RNNORM_INLINE F load_factor(const F* p) {

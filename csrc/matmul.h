@@ -5,17 +5,6 @@
 namespace rnnorm {
 namespace {
 
-// factor (r, k) of A is at row(r) + (k / length) * jump + (k % length) * step
-template <class T>
-struct Rows {
-  const Factor<T>* data;
-  int64_t stride;    // from row to row, in factors as all that follow
-  int64_t step;      // from k to k + 1
-  int64_t segments;  // k runs over segments * length
-  int64_t length;
-  int64_t jump;
-};
-
 constexpr int largest_power(int n, int limit) {
   int w = 1;
   while (w * 2 <= limit && n % (w * 2) == 0) w *= 2;
@@ -68,12 +57,15 @@ class Product {
   static constexpr int line = 64 / int(sizeof(F));
 
  public:
-  Product(const Rows<T>& a, int64_t n, const F* panel, T* c, int64_t c_stride, bool accumulate,
+  Product(const RowsOf<T>& a, int64_t n, const F* panel, T* c, int64_t c_stride, bool accumulate,
           const F* next)
       : a(a), size(a.segments * a.length * C), panel(panel), c(c), c_stride(c_stride),
         accumulate(accumulate), next(next), ahead(next),
         lines(!B::many && n < 4 * B::R ? unrolled : 1) {
-    int64_t r = tiles(n);
+#ifdef RNNORM_AMX
+    if (amx_product<C, S>(a, n, panel, c, c_stride, accumulate)) return;
+#endif
+    int64_t r = 0;
     // a last block of one or two rows would wait for the panel: share its rows with the one before
     const int64_t left = n - r, rest = left % B::R;
     const int64_t whole = n - rest - (rest && rest <= B::R / 2 && left > B::R ? B::R : 0);
@@ -86,33 +78,6 @@ class Product {
   }
 
  private:
-#ifdef RNNORM_AMX
-  // multiplies the first rows by AMX, and returns their number: 0 where tiles do not fit
-  int64_t tiles(int64_t n) const {
-    if (S % 16 || a.step != 1 || a.length % amx_pairs) return 0;
-    int64_t r = 0;
-    for (; r + 2 * amx_rows <= n; r += 2 * amx_rows) row_of_tiles<2>(r);
-    if (r + amx_rows <= n) row_of_tiles<1>(r), r += amx_rows;
-    return r;
-  }
-  template <int Rows>
-  void row_of_tiles(int64_t r) const {
-    const int64_t count = a.length / amx_pairs;
-    for (int column = 0; column < C; column += column % S + 32 <= S ? 32 : 16)
-      for (int64_t s = 0; s < a.segments; ++s) {
-        const F* from = a.data + r * a.stride + s * a.jump;
-        const F* by = panel + column / S * S * (size / C) + column % S + s * a.length * S;
-        T* to = c + r * c_stride + column;
-        if (column % S + 32 <= S)
-          amx_block<Rows, 2>(from, a.stride, by, S, count, to, c_stride, accumulate || s);
-        else
-          amx_block<Rows, 1>(from, a.stride, by, S, count, to, c_stride, accumulate || s);
-      }
-  }
-#else
-  static constexpr int64_t tiles(int64_t) { return 0; }
-#endif
-
   template <int R>
   RNNORM_INLINE void last_rows(int64_t count, int64_t r) {
     if constexpr (R > 0) {
@@ -189,7 +154,7 @@ class Product {
       for (int v = 0; v < M; ++v) store<W>(to + r * c_stride + v * W, sum[r][v]);
   }
 
-  const Rows<T> a;
+  const RowsOf<T> a;
   const int64_t size;
   const F* const panel;
   T* const c;
@@ -201,7 +166,7 @@ class Product {
 
 // c (n x C) = or += a panel, while `next`, or if null what follows the panel, is prefetched
 template <class T, int C>
-void product(const Rows<T>& a, int64_t n, const Factor<T>* panel, T* c, int64_t c_stride,
+void product(const RowsOf<T>& a, int64_t n, const Factor<T>* panel, T* c, int64_t c_stride,
              bool accumulate, const Factor<T>* next = nullptr) {
   Product<T, C>(a, n, panel, c, c_stride, accumulate,
                 next ? next : panel + a.segments * a.length * C);

@@ -27,10 +27,10 @@ int run_pass(const rnnorm_layer& a) {
   pass.prefer_huge_pages();
   run_team(a.threads, [&](auto& team, int64_t rank) {
     const NoSubnormals here;
-#ifdef RNNORM_AMX
-    const AmxTiles tiles;
-#endif
     pass.run_thread(team, rank);
+#ifdef RNNORM_AMX
+    release_tiles();
+#endif
   });
   return pass.failed ? 2 : 0;
 }

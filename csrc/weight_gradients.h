@@ -14,7 +14,12 @@ struct WeightGradients : SiteStatistics<Cell, T> {
   using typename Base::Span;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
-  static constexpr int packed = Block<T, G * int(tile_units)>::R;  // rows of h^T at a time
+  // rows of h^T at a time
+#ifdef RNNORM_AMX
+  static constexpr int packed = 2 * amx_rows;
+#else
+  static constexpr int packed = Block<T, G * int(tile_units)>::R;
+#endif
 
   int64_t capacity;    // frames of the ring
   int64_t capacity_f;  // factors along the frames of the ring
@@ -30,7 +35,7 @@ struct WeightGradients : SiteStatistics<Cell, T> {
 
   explicit WeightGradients(const rnnorm_layer& args) : Base(args) {
     capacity = larger(B, smaller(plan.frames, chunk_rows));
-    capacity_f = factors(capacity);
+    capacity_f = row_factors(capacity);
     steps_rows = paired ? B : capacity;
     // a part of h may begin and end within a block of packed_h
     grad_rows = head == H ? R : this->FR + packed;
@@ -71,41 +76,58 @@ struct WeightGradients : SiteStatistics<Cell, T> {
     return start;
   }
 
-  // transposes a thread's share of the frames [start, stop) of x or of h one step before:
-  // blocks of `packed` features, each [frame][feature], or of pairs of frames
+  // transposes a thread's share of the frames [start, stop) of x or of h one step before: blocks of
+  // `packed` features, each [frame][feature], [pair of frames][feature] or, for AMX, [16 pairs of
+  // frames][feature][pair]
   template <class At>
   void pack_frames(At row_of, int64_t K, int64_t start, int64_t stop, int64_t rank, int64_t team,
                    F* to) const {
-    const int64_t frames = offset[stop] - offset[start], rows = factors(frames);
-    const int64_t first = rows * rank / team, last = rows * (rank + 1) / team;
+    const int64_t frames = offset[stop] - offset[start];
+    const int64_t groups = row_factors(frames) / factors_at_once;
+    const int64_t first = groups * rank / team, last = groups * (rank + 1) / team;
     // few blocks at a time: their lines may all lie in one set of the cache
-    constexpr int64_t at_once = 6 * packed;
-    for (int64_t some = 0; some < K; some += at_once) {
-      const int64_t count = smaller(at_once, K - some);
+    constexpr int64_t some = 6 * packed;
+    for (int64_t from = 0; from < K; from += some) {
+      const int64_t count = smaller(some, K - from);
       int64_t t = start, begin = 0;
       const auto row = [&](int64_t r) {
         while (begin + a.sizes[t] <= r) begin += a.sizes[t++];
-        return row_of(t, r - begin, some, count);
+        return row_of(t, r - begin, from, count);
       };
-      for (int64_t r = first; r < last; ++r) {
-        F* out = to + some * capacity_f + r * packed;
-        const F* from;
-#ifdef RNNORM_PAIRS
-        F pairs[at_once];
-        lower(row(2 * r), count, pairs);
-        if (2 * r + 1 < frames) upper(row(2 * r + 1), count, pairs);
-        from = pairs;
+      for (int64_t g = first; g < last; ++g) {
+        F* out = to + from * capacity_f + g * factors_at_once * packed;
+#if defined(RNNORM_AMX)
+        F pairs[factors_at_once * some];
+        for (int64_t r = 0; r < factors_at_once; ++r)
+          pair_frames(row, (g * factors_at_once + r) * 2, frames, count, pairs + r * some);
+        for (int64_t k = 0; k < count; k += 16, out += 16 * factors_at_once) {
+          if (k > 0 && k % packed == 0) out += packed * (capacity_f - factors_at_once);
+          transpose<16>(pairs + k, some, out, factors_at_once);
+        }
 #else
-        from = row(r);
+#if defined(RNNORM_PAIRS)
+        F pairs[some];
+        pair_frames(row, 2 * g, frames, count, pairs);
+        const F* const factors = pairs;
+#else
+        const F* const factors = row(g);
 #endif
         int64_t k = 0;
         for (; k + packed <= count; k += packed, out += packed * capacity_f)
-          std::memcpy(out, from + k, packed * sizeof(F));
-        for (int64_t j = 0; j < count - k; ++j) out[j] = from[k + j];
+          std::memcpy(out, factors + k, packed * sizeof(F));
+        for (int64_t j = 0; j < count - k; ++j) out[j] = factors[k + j];
+#endif
       }
     }
   }
 #ifdef RNNORM_PAIRS
+  // pairs of the numbers of frame r and of the next one, zeros where there is none
+  template <class Row>
+  static void pair_frames(Row row, int64_t r, int64_t frames, int64_t count, F* pairs) {
+    if (r >= frames) return void(std::memset(pairs, 0, size_t(count) * sizeof(F)));
+    lower(row(r), count, pairs);
+    if (r + 1 < frames) upper(row(r + 1), count, pairs);
+  }
   // the first numbers of pairs, whose second ones become zero
   static void lower(const uint16_t* row, int64_t count, F* pairs) {
     for (int64_t k = 0; k < count; ++k) pairs[k] = row[k];
@@ -178,7 +200,8 @@ struct WeightGradients : SiteStatistics<Cell, T> {
     constexpr int C = (End - Begin) * U, S = slice<T, C>, all = G * U;
     // F is T here; the cast is for clang, which also checks this line where factors are pairs
     if constexpr (!paired && S == all) return reinterpret_cast<const F*>(dz);
-    for (int c = 0; c < C; c += S)
+    const int64_t zeros = row_factors(frames) - factors(frames);
+    for (int c = 0; c < C; c += S) {
       for (int64_t r = 0; r < frames; r += per_factor, room += S) {
         const Stored<T>* row = dz + r * all + Begin * U + c;
         if constexpr (paired)
@@ -186,7 +209,10 @@ struct WeightGradients : SiteStatistics<Cell, T> {
         else
           std::memcpy(room, row, S * sizeof(T));
       }
-    return room - factors(frames) * C;
+      std::memset(room, 0, size_t(zeros * S) * sizeof(F));
+      room += zeros * S;
+    }
+    return room - row_factors(frames) * C;
   }
 
   // adds the gradient of a tile's rows of W_h
@@ -230,8 +256,13 @@ struct WeightGradients : SiteStatistics<Cell, T> {
       // the sums that come next are not in cache
       for (int64_t at = 0; at < packed * C; at += 64 / int64_t(sizeof(T)))
         __builtin_prefetch(to + packed * C + at, 1);
-      product<T, some>({activations + k * capacity_f, 1, packed, 1, factors(frames), 0},
-                       smaller(packed, last - k), panel, to + Begin * U, C, true, next);
+#ifdef RNNORM_AMX
+      const RowsOf<T> rows = {activations + k * capacity_f, amx_pairs, 1,
+                              row_factors(frames) / amx_pairs, amx_pairs, packed * amx_pairs};
+#else
+      const RowsOf<T> rows = {activations + k * capacity_f, 1, packed, 1, factors(frames), 0};
+#endif
+      product<T, some>(rows, smaller(packed, last - k), panel, to + Begin * U, C, true, next);
     }
   }
 

@@ -23,30 +23,42 @@ class Alone(ActiveRows):
         return own.unsqueeze(0)
 
 
-def results(meanwhile):
+def results(meanwhile, dtype):
     problem = Problem("LSTM", "all", (4, 9, 3, 40), lengths=[4] * 9)
     rows = Alone(problem.sizes.unsqueeze(0), None)
     rows.meanwhile = meanwhile
-    return problem.results(lambda call: cpu.layer(call._replace(rows=rows)), torch.float64)
+    return problem.results(lambda call: cpu.layer(call._replace(rows=rows)), dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("units", [2, 200])
-def test_a_pass_within_an_exchange_has_memory_of_its_own(units, threads):
+@pytest.mark.parametrize("other", ["2 units", "200 units", "product"])
+def test_what_runs_within_an_exchange_leaves_its_pass_alone(other, threads, dtype):
     torch.manual_seed(0)
-    layer, x = rnnorm.LSTM(5, units, norm="layer"), torch.randn(6, 20, 5)
     calls = []
+    if other == "product":
+        matrix = torch.randn(48, 80, dtype=dtype)
+
+        # torch's products of bfloat16 shape the tiles of AMX, too
+        def run():
+            return matrix @ matrix.T
+    else:
+        layer = rnnorm.LSTM(5, int(other.split()[0]), norm="layer", dtype=dtype)
+        x = torch.randn(6, 20, 5, dtype=dtype)
+
+        def run():
+            with torch.enable_grad():
+                layer(x)[0].sum().backward()
 
     def another():
-        with torch.enable_grad():
-            layer(x)[0].sum().backward()
+        run()
         calls.append(1)
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        expected = results(nothing)
-        found = results(another)
+        expected = results(nothing, dtype)
+        found = results(another, dtype)
     finally:
         torch.set_num_threads(before)
     assert len(calls) > 10
