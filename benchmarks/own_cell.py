@@ -191,9 +191,20 @@ def main() -> None:
         help="steps, rows, inputs, units",
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="for each line")
+    parser.add_argument(
+        "--autocast", action="store_true", help="to bfloat16, and without the loops by hand"
+    )
     options = parser.parse_args()
-    T, B, features, units = options.shape
     torch.set_num_threads(1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=options.autocast):
+        beside_built_in(options.shape, options.seconds)
+    if not options.autocast:
+        beside_loops(options.shape, options.seconds)
+
+
+def beside_built_in(shape: list[int], seconds: float) -> None:
+    """Time an LSTM and a GRU as cells of one's own beside the built-in ones."""
+    T, B, features, units = shape
     x = torch.randn(T, B, features)
     for norm in (None, "batch", "layer"):
         for name, cell in (("LSTM", LSTM()), ("GRU", GRU())):
@@ -210,7 +221,7 @@ def main() -> None:
                         "built in": call(built_in, x, training, backend),
                         "own": call(mine, x, training),
                     },
-                    options.seconds,
+                    seconds,
                 )
                 ratio = taken["own"] / taken["built in"]
                 print(
@@ -219,10 +230,14 @@ def main() -> None:
                     f"ratio {ratio:.3f}",
                     flush=True,
                 )
+
+
+def beside_loops(shape: list[int], seconds: float) -> None:
+    """Time the cells of docs/own-cell.md beside the reference kernel and a loop by hand."""
     for cell, step, norm, (T, B, features, units) in (
-        (MinimalGatedUnit(), minimal_gated_unit, None, options.shape),
+        (MinimalGatedUnit(), minimal_gated_unit, None, shape),
         (SLSTM(), slstm, None, (64, 16, 512, 512)),
-        (DreamerGRU(), dreamer, "dreamer", options.shape),
+        (DreamerGRU(), dreamer, "dreamer", shape),
     ):
         x = torch.randn(T, B, features)
         mine = rnnorm.Recurrent(cell, features, units, norm=norm)
@@ -235,7 +250,7 @@ def main() -> None:
                     "reference": call(mine, x, training, "reference"),
                     "by hand": call(by_hand, x, training),
                 },
-                options.seconds,
+                seconds,
             )
             print(
                 f"{cell.name:17}{'train' if training else 'eval':7}"

@@ -76,11 +76,14 @@ def test_the_same_is_compiled_once(script, folder):
 
 def test_header_numbers_compiler_and_sources_are_in_the_key(script, monkeypatch):
     paths = {compile(), compile("struct Own {};"), compile(numbers="double")}
+    if library.multiplies_bfloat16():
+        paths.add(compile(numbers="bfloat16"))
+        assert "-DRNNORM_PAIRS" in script.calls()[-2]
     script.path.write_text(script.path.read_text().replace("script 1.0", "script 1.1"))
     paths.add(compile())
     monkeypatch.setattr(compiler, "_digest_of", lambda folder: "others")
     paths.add(compile())
-    assert len(paths) == 5
+    assert len(paths) == 5 + library.multiplies_bfloat16()
 
 
 def test_a_message_says_that_a_cell_is_compiled_and_how_long_it_took(script, caplog):

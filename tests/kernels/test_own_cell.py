@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 import rnnorm
 from rnnorm import Zoneout
-from rnnorm.kernels import dispatch
-from rnnorm.kernels.cpu import compiler
+from rnnorm.kernels import dispatch, own_cell
+from rnnorm.kernels.cpu import compiler, library
 from rnnorm.layers.call import short_call
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiling")]
@@ -260,17 +260,35 @@ def test_a_cell_is_right_with_the_options_of_users_cells(compiling, monkeypatch)
     torch.testing.assert_close(mine, reference)
 
 
-def test_autocast_and_half_types_compute_in_float32():
+def test_autocast_and_half_types():
     model = layer("leaky", dtype=torch.float32)
     x = draw(5, 4, 3).float()
     want, _ = model(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found, _ = model(x)
     torch.testing.assert_close(found.float(), want, rtol=0, atol=3e-2)
-    before = dispatch.calls["cpu"]
-    model.bfloat16()
-    assert model(x.bfloat16())[0].dtype == torch.bfloat16
-    assert dispatch.calls["cpu"] == before + 1
+    for dtype in (torch.bfloat16, torch.float16):
+        before = dispatch.calls["cpu"]
+        assert model.to(dtype)(x.to(dtype))[0].dtype == dtype
+        assert dispatch.calls["cpu"] == before + 1
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "leaky", "prepared", "two", "slstm"])
+def test_products_of_bfloat16(kind, norm):
+    options = {"lengths": [6, 6, 3, 1]} if norm == "layer" else {}
+    model = layer(kind, NORMS[norm], dtype=torch.bfloat16)
+    x = draw(6, 4, 3).bfloat16()
+    exact = run(copy.deepcopy(model).double(), x.double(), "reference", **options)
+    found = run(model, x, "cpu", **options)
+    name = own_cell.graph_of(model.cell).option
+    one_matrix = kind not in ("two", "slstm")
+    in_pairs = one_matrix and library.multiplies_bfloat16()
+    assert library.own_multiplies_bfloat16(name) == in_pairs
+    for key, want in exact.items():
+        scale = want.double().square().mean().sqrt() + 1e-2
+        error = (found[key].double() - want.double()).square().mean().sqrt() / scale
+        assert error < 0.06, key
 
 
 def test_torch_compile_leaves_the_kernel_out_of_its_graph():

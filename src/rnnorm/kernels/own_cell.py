@@ -52,7 +52,7 @@ class Frame(Protocol):
             TraceError: if it has none.
         """
 
-    def compiled(self, key: str, request: Request) -> str | None:
+    def compiled(self, graph: Graph, request: Request) -> str | None:
         """Say why equations were not compiled, empty if they were, None if nobody has tried."""
 
     def compile(self, cell: GraphCell, request: Request) -> str:
@@ -150,11 +150,11 @@ def _refuses(cell: Cell, request: Request, frame: Frame) -> str:
         return _CHANGES
     graph = trace(cell)
     key = graph.key
-    if frame.compiled(key, request) != "" and (why := frame.unavailable()):
+    if frame.compiled(graph, request) != "" and (why := frame.unavailable()):
         return why
     with _lock:
         if _without_compiling.get():
-            return _form_refused(graph, request, frame) or _known_to_refuse(key, request, frame)
+            return _form_refused(graph, request, frame) or _known_to_refuse(graph, request, frame)
         known = _known.get(id(cell))
         if known is None:
             if len(_known) >= 1024:
@@ -214,15 +214,15 @@ def _form_refused(graph: Graph, request: Request, frame: Frame) -> str:
     return ""
 
 
-def _known_to_refuse(key: str, request: Request, frame: Frame) -> str:
+def _known_to_refuse(graph: Graph, request: Request, frame: Frame) -> str:
     """Say why earlier calls refused a cell, empty if none did."""
     known = _known.get(id(request.cell))
     if known is None:
         return ""
     if known.changes:
         return _CHANGES
-    compared = known.compared.get((key, id(request.norm)), ("", None))[0]
-    return compared or frame.compiled(key, request) or ""
+    compared = known.compared.get((graph.key, id(request.norm)), ("", None))[0]
+    return compared or frame.compiled(graph, request) or ""
 
 
 def _behaviour_refused(known: _Known, graph: Graph, key: str, norm: Norm | None) -> str:

@@ -17,6 +17,7 @@ from rnnorm.kernels.cpu.library import (
     CSite,
     multiplies_bfloat16,
     number_of,
+    own_multiplies_bfloat16,
 )
 from rnnorm.kernels.inputs import PEEPHOLES, PLACES, RESULTS, Inputs, Options, Results, Sites
 
@@ -104,8 +105,9 @@ _BFLOAT16 = multiplies_bfloat16()
 
 def widened(inputs: Inputs, options: Options) -> Inputs:
     """Return inputs with x and the matrices in float32, where bfloat16 cannot be multiplied."""
-    multiplied = _BFLOAT16 and options.heads == 1 and not options.own
-    if inputs.x.dtype != torch.bfloat16 or multiplied:
+    if inputs.x.dtype != torch.bfloat16:
+        return inputs
+    if own_multiplies_bfloat16(options.cell) if options.own else _BFLOAT16 and options.heads == 1:
         return inputs
     return inputs._replace(
         x=inputs.x.float(),

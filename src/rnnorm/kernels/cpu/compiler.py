@@ -67,7 +67,8 @@ def compile(header: str, numbers: str, name: str) -> Path:
 
     Args:
         header: text of ``own.h``, which defines ``rnnorm::Own``.
-        numbers: the type of all numbers, ``"float"`` or ``"double"``.
+        numbers: the type of all numbers, ``"float"`` or ``"double"``, or ``"bfloat16"`` if x and
+            the matrices are of bfloat16 and all others are floats.
         name: name of the cell, for messages.
 
     Raises:
@@ -78,12 +79,14 @@ def compile(header: str, numbers: str, name: str) -> Path:
     if why := unavailable():
         raise CompilationError(why)
     folder, options = _sources()
-    command = [*_compiler(), *options]
+    isa = library.isa() + (f":{numbers}" if numbers == "bfloat16" else "")
+    command = [*_compiler(), *options["all"], *options[isa]]
     version = _version(command[0], os.stat(command[0]).st_mtime_ns)
     described = [_FORMAT, version, command, str(library.PATH), _digest_of(folder), numbers, header]
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
+    real = "float" if numbers == "bfloat16" else numbers
     make = functools.partial(
-        _cached_or_made, key, header, [*command, f"-DRNNORM_OWN={numbers}"], version, name
+        _cached_or_made, key, header, [*command, f"-DRNNORM_OWN={real}"], version, name
     )
     try:
         try:
@@ -152,8 +155,10 @@ def _timeout() -> float:
 
 
 @functools.cache
-def _sources() -> tuple[Path, tuple[str, ...]]:
-    """Return the folder of the C++ sources, and the options of the build that runs here.
+def _sources() -> tuple[Path, dict[str, list[str]]]:
+    """Return the folder of the C++ sources, and the compiler's options by build.
+
+    ``"all"`` are those of every build.
 
     Raises:
         CompilationError: if the package was installed without them.
@@ -162,8 +167,7 @@ def _sources() -> tuple[Path, tuple[str, ...]]:
         kept = Path(folder, "csrc", "compiler_options.txt")
         if kept.is_file():
             lines = map(str.split, kept.read_text().splitlines())
-            options = {name: each for name, *each in lines}
-            return kept.parent, (*options["all"], *options[library.isa()])
+            return kept.parent, {name: each for name, *each in lines}
     raise CompilationError("the package was installed without the C++ sources of its kernels")
 
 

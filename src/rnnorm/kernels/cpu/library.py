@@ -191,7 +191,7 @@ def load_own(cell: str, numbers: int, path: Path) -> None:
 
     Args:
         cell: name of the cell in ``Options``.
-        numbers: 0 for float, 1 for double.
+        numbers: 0 for float, 1 for double, 2 for products of bfloat16.
         path: path of the library that has them.
 
     Raises:
@@ -215,6 +215,11 @@ def isa() -> str:
 def multiplies_bfloat16() -> bool:
     """Tell whether the build that runs here multiplies in bfloat16."""
     return _LIBRARY is not None and bool(_LIBRARY.rnnorm_has_bfloat16())
+
+
+def own_multiplies_bfloat16(cell: str) -> bool:
+    """Tell whether passes of a user's cell were loaded that do."""
+    return (number_of(cell), 2) in _own_passes
 
 
 def run(name: str, layer: CLayer, exchange: Exchange | None = None) -> None:

@@ -14,16 +14,19 @@ from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell
 from rnnorm.kernels.run_time_compilation import switched_off
 
-# by dtype, the type's name in C++ and its number in the struct
+# by dtype, the name of a layer's numbers for the compiler, and their number in the struct
 _TYPES = {torch.float64: ("double", 1)}
-_FLOAT = ("float", 0)
+_FLOAT, _BFLOAT16 = ("float", 0), ("bfloat16", 2)
 _log = logging.getLogger("rnnorm")
 # by a graph's key and the number of a type, why it was not compiled, empty if it was
 _compiled: dict[tuple[str, int], str] = {}
 
 
-def _type_of(dtype: torch.dtype) -> tuple[str, int]:
-    """Return the name in C++, and the number in the struct, of the type of a layer's numbers."""
+def _type_of(graph: Graph, dtype: torch.dtype) -> tuple[str, int]:
+    """Return the name for the compiler, and the number in the struct, of a layer's numbers."""
+    one_matrix = not graph.independent and not graph.second and graph.heads == 1
+    if dtype == torch.bfloat16 and one_matrix and library.multiplies_bfloat16():
+        return _BFLOAT16
     return _TYPES.get(dtype, _FLOAT)
 
 
@@ -41,14 +44,14 @@ def check(graph: Graph) -> None:
     header(graph)
 
 
-def compiled(key: str, request: Request) -> str | None:
+def compiled(graph: Graph, request: Request) -> str | None:
     """Say why equations were not compiled, empty if they were, None if nobody has tried."""
-    return _compiled.get((key, _type_of(request.dtype)[1]))
+    return _compiled.get((graph.key, _type_of(graph, request.dtype)[1]))
 
 
 def compile(cell: GraphCell, request: Request) -> str:
     """Compile and load equations, unless they are; say why they cannot be, empty if they can."""
-    name, number = _type_of(request.dtype)
+    name, number = _type_of(cell.graph, request.dtype)
     at = cell.graph.key, number
     if at not in _compiled:
         what = f"the cell {request.cell.name} ({name})"

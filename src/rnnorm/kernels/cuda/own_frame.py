@@ -31,7 +31,7 @@ def check(graph: Graph) -> None:
     Equations(graph, dict.fromkeys(graph.weights, 0))
 
 
-def compiled(key: str, request: Request) -> str | None:
+def compiled(graph: Graph, request: Request) -> str | None:
     """Return None, as nothing is known before a launch, which compiles the variant it needs."""
     return None
 
