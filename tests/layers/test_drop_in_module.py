@@ -267,6 +267,29 @@ def test_a_parametrized_state_dict_is_loaded(plain, parametrization, same):
     same(other(plain.input()), ours(plain.input()))
 
 
+class _Counted(nn.Module):
+    """A parametrization that counts how often its weight is computed."""
+
+    times = 0
+
+    def forward(self, weight):
+        self.times += 1
+        return 2 * weight
+
+
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_a_call_computes_a_parametrized_weight_no_more_often_than_torch(plain, norm):
+    times = []
+    for layer in (plain.torch(), plain.rnnorm(norm=norm)):
+        counted = _Counted()
+        parametrize.register_parametrization(layer, "weight_hh_l0", counted)
+        layer(plain.input())
+        counted.times = 0
+        layer(plain.input())
+        times.append(counted.times)
+    assert 1 <= times[1] <= times[0]
+
+
 def _delete_then_set(layer, name):
     weight = getattr(layer, name)
     delattr(layer, name)

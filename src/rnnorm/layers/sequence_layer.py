@@ -89,6 +89,11 @@ class SequenceLayer(NormalisedModule, nn.RNNBase):
                     "torch.nn.utils.parametrize or recurrent_dropout="
                 )
 
+    def _update_flat_weights(self) -> None:
+        # a parametrized weight is another tensor at each reading, which torch takes for a change
+        if "parametrizations" not in self._modules:
+            super()._update_flat_weights()
+
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy gets: not what ``compile`` has made, which would run this layer."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
