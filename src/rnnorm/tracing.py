@@ -45,6 +45,14 @@ def transformed() -> bool:
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
+def mapped() -> bool:
+    """Tell whether torch.func.vmap is active, outside of traced code."""
+    functorch = torch._C._functorch
+    # None without a transform
+    levels = (functorch.get_interpreter_stack() or []) if transformed() else []
+    return any(level.key() == functorch.TransformType.Vmap for level in levels)
+
+
 def holds(condition: Tensor, otherwise: str) -> bool:
     """Tell whether a condition holds; traced code assumes so, and checks it when it runs.
 

@@ -147,6 +147,40 @@ def test_an_ensemble_under_vmap_gives_each_models_values(with_state):
         torch.testing.assert_close(own, layer(*arguments, step=0)[0])
 
 
+CLASSES = [rnnorm.RNN, rnnorm.LSTM, rnnorm.GRU, rnnorm.RNNCell, rnnorm.LSTMCell, rnnorm.GRUCell]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_layer_without_a_norm_runs_under_vmap(cls):
+    torch.manual_seed(0)
+    layers, x = [cls(3, 4, **F64) for _ in range(3)], draw()
+    x = x[0] if "Cell" in cls.__name__ else x
+    parameters, _ = torch.func.stack_module_state(layers)
+    one = dict(layers[0].named_parameters())
+
+    def output(parameters, x):
+        return torch.func.functional_call(layers[0], parameters, (x,))[0]
+
+    ensemble = torch.vmap(output, (0, None))(parameters, x)
+    inputs = torch.stack([x, 2 * x, -x])
+    gradient = torch.func.grad(lambda parameters, x: output(parameters, x).square().sum())
+    gradients = torch.vmap(gradient, (None, 0))(one, inputs)
+    for k, layer in enumerate(layers):
+        torch.testing.assert_close(ensemble[k], layer(x)[0])
+        for name, expected in gradient(one, inputs[k]).items():
+            torch.testing.assert_close(gradients[name][k], expected)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_layer_without_a_norm_has_forward_mode_derivatives(cls):
+    torch.manual_seed(0)
+    layer, x = cls(3, 4), draw().float()
+    x = x[0] if "Cell" in cls.__name__ else x
+    _, found = torch.func.jvp(lambda x: layer(x)[0], (x,), (torch.ones_like(x),))
+    jacobian = torch.autograd.functional.jacobian(lambda x: layer(x)[0], x)
+    torch.testing.assert_close(found, jacobian.flatten(-x.dim()).sum(-1))
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("lengths", [None, [6, 6, 3, 3, 3, 3, 3, 3]])
 @pytest.mark.parametrize("options", [{}, {"population": "shared"}, {"momentum": None}], ids=str)

@@ -27,7 +27,7 @@ from rnnorm.kernels.triton import layer as triton
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.population import Population, look_up
 from rnnorm.norm.update import update
-from rnnorm.tracing import constant, exporting, transformed, unobserved
+from rnnorm.tracing import constant, exporting, mapped, transformed, unobserved
 
 _TORCH = (LSTM(), GRU(), RNN(), RNN("relu"))
 
@@ -86,8 +86,10 @@ def _aten_unasked(request: Request) -> str:
     """Say why a later kernel is better than torch's own operators, empty if none is."""
     if request.exported and not (scan.UNAVAILABLE or scan.refuses(request)):
         return "torch.export would keep its example's number of steps"
-    if request.padded and (transformed() or forward_ad._current_level >= 0):
-        return "torch does not pack within torch.func or for forward-mode derivatives"
+    if mapped() or forward_ad._current_level >= 0:
+        return "not all of torch's recurrent operators have rules for vmap and forward mode"
+    if request.padded and transformed():
+        return "torch does not pack within torch.func"
     if cpu_library.UNAVAILABLE or cpu.refuses(request):
         return ""
     # torch.nn is as fast on rows of one length, in an LSTM alone
