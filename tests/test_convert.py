@@ -459,6 +459,25 @@ def test_a_norm_is_not_one_of_torchs():
         convert.torch_nn(nn.LSTM(3, 4).state_dict(), norm="layer")
 
 
+@pytest.mark.parametrize(
+    ("case", "option", "told"),
+    [
+        ("fastrnns", {"norm": "layer"}, r"norm must .*'layer': .* LayerNorm\("),
+        ("haste without norm", {"norm": "haste"}, "'haste': the weights tell that it is None"),
+        ("haste IndRNN", {"nonlinearity": "relu"}, "'relu': the weights tell that it is 'tanh'"),
+        ("sheeprl", {"reset_after": False}, "False: the weights tell that it is 'both'"),
+        ("speechbrain", {"dtype": torch.float32}, "the weights tell that it is torch.float64"),
+        ("torchaudio", {"num_layers": 2}, "num_layers must be left out, got 2: .* is 1"),
+        ("tf-addons", {"hidden_size": 8}, "hidden_size must be left out, got 8: .* is 4"),
+    ],
+)
+def test_an_option_that_the_weights_tell_is_refused(case, option, told):
+    function, _, weights = CASES[case]
+    with pytest.raises(TypeError, match=told):
+        function(weights, **option)
+    assert function(weights, hidden_size=H).hidden_size == H
+
+
 @pytest.mark.parametrize("theirs", [nn.GRU(3, 4), nn.LSTM(3, 4), nn.LSTM(3, 4, proj_size=2)])
 def test_a_nonlinearity_of_gates_is_refused(theirs):
     with pytest.raises(ValueError, match="nonlinearity must be 'tanh' for weights that are not"):

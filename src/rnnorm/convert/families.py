@@ -59,16 +59,16 @@ def torch_nn(
     weights = read(numbered, ("weight_ih", "weight_hh"), (), ("bias_ih", "bias_hh"), ("weight_hr",))
     rows, width = weights[Position()]["weight_hh"].shape
     if rows == width:
-        return build(RNN, weights, nonlinearity=nonlinearity, **options)
+        return build(RNN, weights, options, nonlinearity=nonlinearity)
     if nonlinearity != "tanh":
         raise ValueError(
             f"nonlinearity must be 'tanh' for weights that are not an RNN's, got {nonlinearity!r}"
         )
     if "weight_hr" in weights[Position()]:
-        return build(LSTM, weights, rows // 4, proj_size=width, **options)
+        return build(LSTM, weights, options, hidden_size=rows // 4, proj_size=width)
     if rows == 3 * width:
-        return build(GRU, weights, **options)
-    return build(LSTM, weights, **options)
+        return build(GRU, weights, options)
+    return build(LSTM, weights, options)
 
 
 def haste(state_dict: StateDict, *, zoneout: float = 0.0, **options: Any) -> LSTM | GRU | IndRNN:
@@ -119,8 +119,8 @@ def haste(state_dict: StateDict, *, zoneout: float = 0.0, **options: Any) -> LST
         weights[position] = own
     if kind == "IndRNN":
         own_norm = LayerNorm(recurrent=False, cell=False) if normalised else None
-        return build(IndRNN, weights, norm=own_norm, nonlinearity="tanh", **options)
+        return build(IndRNN, weights, options, norm=own_norm, nonlinearity="tanh")
     norm = PRESETS["haste"] if normalised else None
     if kind == "GRU":
-        return build(GRU, weights, norm=norm, **options)
-    return build(LSTM, weights, norm=norm, **options)
+        return build(GRU, weights, options, norm=norm)
+    return build(LSTM, weights, options, norm=norm)

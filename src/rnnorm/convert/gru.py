@@ -76,7 +76,7 @@ def dreamer(
         if normalised:
             weights[position]["gamma_joint"] = _with_z(given[scale])
     norm = preset("dreamer", eps) if normalised else None
-    return build(GRU, weights, norm=norm, reset_after="both", **options)
+    return build(GRU, weights, options, norm=norm, reset_after="both")
 
 
 def _with_z(value: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ def _speechbrain(
     norm: Any = preset("ligru", eps) if batch else LayerNorm(recurrent=False, eps=eps)
     if recurrent:
         norm = {"input": norm, "recurrent": recurrent}
-    layer = build(LiGRU, weights, norm=norm, **options)
+    layer = build(LiGRU, weights, options, norm=norm)
     for position in weights if batch else ():
         given = layers[Position(position.layer)]
         name = f"population_input_l{position.layer}" + "_reverse" * position.direction

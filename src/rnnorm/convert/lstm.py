@@ -46,7 +46,7 @@ def torchaudio_rnnt(state_dict: StateDict, *, eps: float = 1e-5, **options: Any)
     }
     normalised = "g_norm.weight" in layers[Position()]
     norm = preset("torchaudio-rnnt", eps) if normalised else None
-    return build(LSTM, renamed(layers, names), norm=norm, **options)
+    return build(LSTM, renamed(layers, names), options, norm=norm)
 
 
 def fastrnns(state_dict: StateDict, *, eps: float = 1e-5, **options: Any) -> LSTM:
@@ -74,7 +74,7 @@ def fastrnns(state_dict: StateDict, *, eps: float = 1e-5, **options: Any) -> LST
         "layernorm_c.bias": "beta_carry",
     }
     layers = renamed(read(state_dict, ("weight_ih", "weight_hh"), [*names][2:]), names)
-    return build(LSTM, layers, norm=preset("fastrnns", eps), **options)
+    return build(LSTM, layers, options, norm=preset("fastrnns", eps))
 
 
 def tf_addons(state_dict: StateDict, *, eps: float = 1e-3, **options: Any) -> LSTM:
@@ -108,7 +108,7 @@ def tf_addons(state_dict: StateDict, *, eps: float = 1e-3, **options: Any) -> LS
         ).items()
         for beta in [given["kernel_norm.beta"]]
     }
-    return build(LSTM, weights, norm=preset("tf-addons", eps), **options)
+    return build(LSTM, weights, options, norm=preset("tf-addons", eps))
 
 
 def layer_norm_basic(
@@ -144,7 +144,7 @@ def layer_norm_basic(
             "gamma_carry": given["state.gamma"],
             "beta_carry": given["state.beta"],
         }
-    return build(LSTM, weights, norm=preset("layer-norm-basic", eps), **options)
+    return build(LSTM, weights, options, norm=preset("layer-norm-basic", eps))
 
 
 def sketch_rnn(
@@ -177,4 +177,4 @@ def sketch_rnn(
             "gamma_cell": given["ln_c.ln_gamma"],
             "beta_cell": given["ln_c.ln_beta"],
         }
-    return build(LSTM, weights, norm=preset("sketch-rnn", eps), **options)
+    return build(LSTM, weights, options, norm=preset("sketch-rnn", eps))

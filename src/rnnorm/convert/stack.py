@@ -114,32 +114,40 @@ def read(
 def build(
     cls: Callable[..., Own],
     weights: Mapping[Position, Mapping[str, Tensor]],
-    hidden_size: int | None = None,
-    **options: Any,
+    options: Mapping[str, Any],
+    **fixed: Any,
 ) -> Own:
     """Return a layer with weights by the names of its parameters, without their suffixes.
 
     Args:
         cls: class of the layer.
         weights: weights of each position; biases that are left out are zero.
-        hidden_size: units, if ``weight_hh`` does not read all of them.
-        **options: arguments of the class but those that the shapes tell.
+        options: arguments of the class that the caller of a converter chooses.
+        **fixed: arguments of the class that the original has, besides those that the shapes tell.
 
     Raises:
+        TypeError: if an option is another than the original and the shapes tell.
         ValueError: if a weight is missing, or has another shape than the layer's.
     """
     first = weights[Position()]
-    layer = cls(
-        first["weight_ih"].size(1),
+    fixed = {
+        "input_size": first["weight_ih"].size(1),
         # a matrix, or an IndRNN's vector
-        hidden_size or first["weight_hh"].size(-1),
-        num_layers=1 + max(position.layer for position in weights),
-        bidirectional=any(position.direction for position in weights),
-        bias=any("bias_ih" in own for own in weights.values()),
-        dtype=first["weight_ih"].dtype,
-        device=first["weight_ih"].device,
-        **options,
-    )
+        "hidden_size": first["weight_hh"].size(-1),
+        "num_layers": 1 + max(position.layer for position in weights),
+        "bidirectional": any(position.direction for position in weights),
+        "bias": any("bias_ih" in own for own in weights.values()),
+        "dtype": first["weight_ih"].dtype,
+        "device": first["weight_ih"].device,
+        **fixed,
+    }
+    for name, value in fixed.items():
+        if name in options and options[name] != value:
+            raise TypeError(
+                f"{name} must be left out, got {options[name]!r}: the weights tell that it is "
+                f"{value!r}"
+            )
+    layer = cls(**{**options, **fixed})
     for position, own in weights.items():
         suffix = f"_l{position.layer}" + "_reverse" * position.direction
         for name, parameter in layer.named_parameters():
