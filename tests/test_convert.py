@@ -142,7 +142,7 @@ def dreamer(linear, norm, h_first, update_bias=-1.0):
     def run(w, x):
         def step(frame, h):
             joined = torch.cat([h, frame] if h_first else [frame, h], 1)
-            z = joined @ w[f"{linear}.weight"].T
+            z = joined @ w[f"{linear}.weight"].T + w.get(f"{linear}.bias", 0.0)
             if f"{norm}.weight" in w:
                 z = ln(z, w[f"{norm}.weight"], w[f"{norm}.bias"], 1e-3)
             reset, candidate, update = z.chunk(3, 1)
@@ -269,6 +269,11 @@ CASES = {
         convert.dreamer,
         dreamer("linear", "layer_norm", True),
         draw(linear__weight=(G3, I + H), layer_norm__weight=(G3,), layer_norm__bias=(G3,)),
+    ),
+    "sheeprl without norm": (
+        convert.dreamer,
+        dreamer("linear", "layer_norm", True),
+        draw(linear__weight=(G3, I + H), linear__bias=(G3,)),
     ),
     "speechbrain": (
         convert.speechbrain_ligru,
@@ -442,7 +447,12 @@ def test_weights_that_are_no_layers_are_refused(change, said):
 def test_each_missing_weight_is_refused(name):
     function, _, weights = CASES[name]
     # what another layer of the same library lacks
-    alone = {"haste GRU": "gamma", "haste IndRNN": "gamma", "tf-addons": "bias"}.get(name)
+    alone = {
+        "haste GRU": "gamma",
+        "haste IndRNN": "gamma",
+        "tf-addons": "bias",
+        "sheeprl without norm": "linear.bias",
+    }.get(name)
     for key in weights.keys() - {alone, "h_init"}:
         with pytest.raises(ValueError, match="state_dict must have"):
             function(without(key)(weights))
@@ -486,7 +496,7 @@ def test_a_nonlinearity_of_gates_is_refused(theirs):
 
 def test_a_bias_within_the_norm_is_refused():
     weights = CASES["sheeprl"][2] | {"linear.bias": torch.zeros(G3)}
-    with pytest.raises(ValueError, match=r"linear\.bias"):
+    with pytest.raises(ValueError, match=r"no linear\.bias where there is a norm"):
         convert.dreamer(weights)
 
 

@@ -14,6 +14,7 @@ from rnnorm.convert.stack import (
     StateDict,
     build,
     check_names,
+    check_no_bias,
     check_shape,
     gates,
     halves,
@@ -37,7 +38,7 @@ def dreamer(
     Args:
         state_dict: of dreamerv3-torch ``layers.GRU_linear.weight`` and ``layers.GRU_norm.*`` (in
             older versions ``_layer.weight`` and ``_norm.*``), of sheeprl ``linear.weight`` and
-            ``layer_norm.*``; without the norm the layer has none.
+            ``layer_norm.*``; without the norm the layer has none, and may have ``linear.bias``.
         update_bias: what the cell adds to the update gate.
         eps: of the norm.
         **options: arguments of the class.
@@ -55,18 +56,22 @@ def dreamer(
     parts = {part for key in state_dict for part in path_of(key).split(".")}
     source = next((name for name in names if name in parts), "linear")
     matrix, scale, shift = names[source]
-    weights, normalised = {}, False
-    for position, given in read(state_dict, (matrix,), (), (scale, shift)).items():
+    bias_name = matrix.replace("weight", "bias")
+    layers = read(state_dict, (matrix,), (), (scale, shift), (bias_name,))
+    normalised = scale in layers[Position()]
+    if normalised:
+        check_no_bias(layers, bias_name)
+    weights = {}
+    for position, given in layers.items():
         weight = given[matrix]
         size = len(weight) // 3
         # sheeprl joins h and the input, dreamerv3-torch the input and h
         joined = weight.roll(-size, 1) if source == "linear" else weight
         weight_ih, weight_hh = halves(joined, size)
-        for name in given.keys() & {scale, shift}:
+        for name in given.keys() & {scale, shift, bias_name}:
             check_shape(name, given[name], (len(weight),))
-        bias = given.get(shift, weight.new_zeros(3 * size)).clone()
+        bias = given.get(shift, given.get(bias_name, weight.new_zeros(3 * size))).clone()
         bias[2 * size :] += update_bias
-        normalised = scale in given
         order = partial(gates, order=(0, 2, 1)) if normalised else _with_z
         weights[position] = {
             "weight_ih": order(weight_ih),

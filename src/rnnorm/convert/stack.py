@@ -219,6 +219,19 @@ def check_shape(name: str, value: Tensor, shape: Sequence[int]) -> Tensor:
     return value
 
 
+def check_no_bias(layers: Mapping[Position, Mapping[str, Tensor]], name: str) -> None:
+    """Check that a sum which is normalised has no bias within the norm.
+
+    Raises:
+        ValueError: if it has, which a layer of rnnorm cannot compute.
+    """
+    if any(name in own for own in layers.values()):
+        raise ValueError(
+            f"state_dict must have no {name} where there is a norm: the original adds it before "
+            "the norm, and rnnorm adds its bias after the norm"
+        )
+
+
 def preset(name: str, eps: float) -> Norm:
     """Return the norm of a formulation with another ε."""
     return replace(PRESETS[name], eps=eps)  # type: ignore[type-var]
