@@ -87,6 +87,8 @@ def haste_plain_lstm(w, x):
 def torchaudio(w, x, eps=1e-5):
     def step(frame, h, c):
         z = frame @ w["x2g.weight"].T + h @ w["p2g.weight"].T
+        if "x2g.bias" in w:
+            return lstm_step(*(z + w["x2g.bias"]).chunk(4, 1), c)
         i, f, g, o = ln(z, w["g_norm.weight"], w["g_norm.bias"], eps).chunk(4, 1)
         return lstm_step(i, f, g, o, c, lambda c: ln(c, w["c_norm.weight"], w["c_norm.bias"], eps))
 
@@ -213,6 +215,11 @@ CASES = {
         convert.torchaudio_rnnt,
         torchaudio,
         draw(x2g__weight=(G4, I), p2g__weight=(G4, H), **JOINT),
+    ),
+    "torchaudio without norm": (
+        convert.torchaudio_rnnt,
+        torchaudio,
+        draw(x2g__weight=(G4, I), p2g__weight=(G4, H), x2g__bias=(G4,)),
     ),
     "fastrnns": (
         convert.fastrnns,
@@ -452,6 +459,7 @@ def test_each_missing_weight_is_refused(name):
         "haste IndRNN": "gamma",
         "tf-addons": "bias",
         "sheeprl without norm": "linear.bias",
+        "torchaudio without norm": "x2g.bias",
     }.get(name)
     for key in weights.keys() - {alone, "h_init"}:
         with pytest.raises(ValueError, match="state_dict must have"):
@@ -494,10 +502,13 @@ def test_a_nonlinearity_of_gates_is_refused(theirs):
         convert.torch_nn(theirs.state_dict(), nonlinearity="relu")
 
 
-def test_a_bias_within_the_norm_is_refused():
-    weights = CASES["sheeprl"][2] | {"linear.bias": torch.zeros(G3)}
-    with pytest.raises(ValueError, match=r"no linear\.bias where there is a norm"):
-        convert.dreamer(weights)
+@pytest.mark.parametrize(
+    ("case", "bias", "size"), [("sheeprl", "linear.bias", G3), ("torchaudio", "x2g.bias", G4)]
+)
+def test_a_bias_within_the_norm_is_refused(case, bias, size):
+    function, _, weights = CASES[case]
+    with pytest.raises(ValueError, match=f"no {bias} where there is a norm"):
+        function(weights | {bias: torch.zeros(size)})
 
 
 @pytest.mark.parametrize("function", [getattr(convert, name) for name in convert.__all__])

@@ -10,6 +10,7 @@ from rnnorm.convert.stack import (
     Position,
     StateDict,
     build,
+    check_no_bias,
     check_shape,
     gates,
     halves,
@@ -45,6 +46,8 @@ def torchaudio_rnnt(state_dict: StateDict, *, eps: float = 1e-5, **options: Any)
         "c_norm.bias": "beta_carry",
     }
     normalised = "g_norm.weight" in layers[Position()]
+    if normalised:
+        check_no_bias(layers, "x2g.bias")
     norm = preset("torchaudio-rnnt", eps) if normalised else None
     return build(LSTM, renamed(layers, names), options, norm=norm)
 
