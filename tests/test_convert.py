@@ -586,6 +586,13 @@ def test_one_of_two_biases_is_refused():
         convert.torch_nn(without("bias_hh_l1")(weights))
 
 
+def test_a_second_layer_of_torchs_is_refused_by_its_own_name():
+    model = nn.ModuleDict({"encoder": nn.LSTM(3, 4), "decoder": nn.LSTM(3, 4)})
+    said = r"must have one weight_ih for each layer, got 'decoder\.weight_ih_l0' too"
+    with pytest.raises(ValueError, match=said):
+        convert.torch_nn(model.state_dict())
+
+
 @pytest.mark.parametrize("key", ["weight", "rnn.weight_ih_l", "weight_ih_l0_raw"])
 def test_other_names_are_not_torchs(key):
     with pytest.raises(ValueError, match=r"torch\.nn's layer, got"):

@@ -47,16 +47,8 @@ def torch_nn(
             "norm must be None, as torch.nn's layers have none: make a layer with the norm, and "
             "give it the weights by layer.load_state_dict(state_dict, strict=False)"
         )
-    numbered = {}
-    for key, value in state_dict.items():
-        found = re.fullmatch(r"(.*\.)?((?:weight|bias)_(?:ih|hh|hr))(_l\d+)?(_reverse)?", key)
-        if found is None:
-            raise ValueError(f"state_dict must have the weights of torch.nn's layer, got {key!r}")
-        before, kind, layer, reverse = found.groups(default="")
-        # torch numbers a layer behind its weight's name, and a list of cells before it
-        number = f"{layer[2:]}." if layer else ""
-        numbered[f"{before}{number}directions.{len(reverse) // 8}.{kind}"] = value
-    weights = read(numbered, ("weight_ih", "weight_hh"), (), ("bias_ih", "bias_hh"), ("weight_hr",))
+    matrices, biases = ("weight_ih", "weight_hh"), ("bias_ih", "bias_hh")
+    weights = read(state_dict, matrices, (), biases, ("weight_hr",), path=_torch_path)
     rows, width = weights[Position()]["weight_hh"].shape
     if rows == width:
         return build(RNN, weights, options, nonlinearity=nonlinearity)
@@ -69,6 +61,17 @@ def torch_nn(
     if rows == 3 * width:
         return build(GRU, weights, options)
     return build(LSTM, weights, options)
+
+
+def _torch_path(key: str) -> str:
+    """Return the name of a weight of torch.nn with its layer and direction before it."""
+    found = re.fullmatch(r"(.*\.)?((?:weight|bias)_(?:ih|hh|hr))(_l\d+)?(_reverse)?", key)
+    if found is None:
+        raise ValueError(f"state_dict must have the weights of torch.nn's layer, got {key!r}")
+    before, kind, layer, reverse = found.groups(default="")
+    # torch numbers a layer behind its weight's name, and a list of cells before it
+    number = f"{layer[2:]}." if layer else ""
+    return f"{before}{number}directions.{len(reverse) // 8}.{kind}"
 
 
 def haste(state_dict: StateDict, *, zoneout: float = 0.0, **options: Any) -> LSTM | GRU | IndRNN:

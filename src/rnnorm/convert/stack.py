@@ -49,6 +49,7 @@ def read(
     vectors: Sequence[str],
     *optional: Sequence[str],
     ignored: Sequence[str] = (),
+    path: Callable[[str], str] = path_of,
 ) -> dict[Position, dict[str, Tensor]]:
     """Return the weights of each layer of a stack by the names that one layer has.
 
@@ -58,6 +59,7 @@ def read(
         vectors: names of the vectors that each layer has.
         *optional: groups of names, each of which all layers have, or none.
         ignored: names of what is not a weight.
+        path: returns a weight's name with its layer and ``directions`` as parts before it.
 
     Raises:
         TypeError: if the weights are not given by name, or one is not a tensor or an array.
@@ -69,9 +71,9 @@ def read(
     needed = [*matrices, *vectors]
     known = (*needed, *[name for group in optional for name in group], *ignored)
     for key, value in state.items():
-        path = path_of(key)
+        whole = path(key)
         # a name may be the end of another
-        names = [name for name in known if f".{path}".endswith(f".{name}")]
+        names = [name for name in known if f".{whole}".endswith(f".{name}")]
         if not names:
             raise ValueError(
                 f"state_dict must have the weights of the layer alone, {', '.join(known)}, got "
@@ -80,7 +82,7 @@ def read(
         name = max(names, key=len)
         if name in ignored:
             continue
-        prefix = path.removesuffix(name)
+        prefix = whole.removesuffix(name)
         direction = re.findall(r"(?:^|\.)directions\.(\d+)(?=\.)", prefix)
         # the number of a layer is the last one
         numbers = re.findall(r"(?:^|\.)(\d+)(?=\.)", re.sub(r"directions\.\d+\.", "", prefix))
