@@ -529,6 +529,15 @@ def test_an_error_names_what_is_not_a_matrix_or_an_array():
         convert.torch_nn({**weights, "weight_hh_l0": torch.zeros(4)})
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
+@pytest.mark.parametrize(("case", "key"), [("tf-addons", "kernel"), ("haste LSTM", "bias")])
+def test_weights_that_are_not_floating_point_are_refused(case, key, dtype):
+    function, _, weights = CASES[case]
+    said = f"{key} of layer 0 must have floating point numbers, got {dtype}"
+    with pytest.raises(TypeError, match=said):
+        function({**weights, key: weights[key].to(dtype)})
+
+
 @pytest.mark.parametrize("name", ["haste LSTM", "haste GRU", "sketch-rnn"])
 def test_matrices_of_the_other_order_are_refused(name):
     function, _, weights = CASES[name]

@@ -62,7 +62,8 @@ def read(
         path: returns a weight's name with its layer and ``directions`` as parts before it.
 
     Raises:
-        TypeError: if the weights are not given by name, or one is not a tensor or an array.
+        TypeError: if the weights are not given by name, or one is not a tensor or an array of
+            floating point numbers.
         ValueError: if a name is missing or unknown, a matrix does not have two dimensions or a
             vector one, or layers are not numbered from 0 on.
     """
@@ -95,6 +96,8 @@ def read(
             own[name] = torch.as_tensor(value).detach()
         except (RuntimeError, TypeError, ValueError) as error:
             raise TypeError(f"{place} must be a tensor or an array: {error}") from error
+        if name in needed and not own[name].is_floating_point():
+            raise TypeError(f"{place} must have floating point numbers, got {own[name].dtype}")
         for kind, of_kind in {"vector": vectors, "matrix": matrices}.items():
             if name in of_kind and own[name].dim() != 1 + (kind == "matrix"):
                 shape = tuple(own[name].shape)
