@@ -467,9 +467,11 @@ def test_what_hooks_compute_is_an_error(tmp_path, norm, factor):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_layer_that_enlarges_rounding_is_written_with_its_difference(tmp_path):
+@pytest.mark.parametrize("frames", [None, torch.zeros(100, 20)], ids=["noise", "silence"])
+def test_a_layer_that_enlarges_rounding_is_written_with_its_difference(tmp_path, frames):
+    torch.manual_seed(0)
     layer = rnnorm.LSTM(20, 64, norm=LayerNorm(gamma=6))
-    assert rnnorm.export.c(layer, tmp_path / "stream.c").error > 1e-3
+    assert rnnorm.export.c(layer, tmp_path / "stream.c", frames=frames).error > 1e-3
 
 
 @pytest.mark.parametrize("level", ["-O0", "-Os", "-O3"])
