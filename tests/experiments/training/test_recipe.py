@@ -103,6 +103,23 @@ def test_no_norm_is_told_on_the_command_line(norm):
     assert Experiment(config, [f"--model.norm={norm}"]).model.hparams["norm"] is None
 
 
+def searched(base, space):
+    """The text of a recipe with a search of two trials."""
+    return yaml.safe_dump({"base": base, "search": {"trials": 2, "space": space}})
+
+
+def test_a_range_of_another_kind_takes_nothing_of_the_base(tmp_path):
+    size, rate = "model.init_args.hidden_size", "optimizer.init_args.lr"
+    choices, ends = {"choices": [8, 12]}, {"low": 0.1, "high": 1.0, "log": True}
+    own(tmp_path / "base.yaml", searched("demo/digits-bn", {size: choices, rate: ends}))
+    swapped = {size: {"low": 8, "high": 12}, rate: {"choices": [0.1, 1.0]}}
+    name = own(tmp_path / "own.yaml", searched("base.yaml", swapped))
+    assert read_recipe(name).search["space"] == swapped
+    # an end alone is changed within the range
+    name = own(tmp_path / "own.yaml", searched("base.yaml", {rate: {"high": 2.0}}))
+    assert read_recipe(name).search["space"] == {size: choices, rate: ends | {"high": 2.0}}
+
+
 def test_a_base_lies_beside_the_recipe(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     own(tmp_path / "net.yaml", "base: demo/digits-bn\nabout: {title: net}\n")

@@ -235,16 +235,17 @@ def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in change.items():
         inner = merged.get(key)
-        if isinstance(value, dict) and isinstance(inner, dict) and not _other_class(inner, value):
+        if isinstance(value, dict) and isinstance(inner, dict) and not _replaces(value, inner):
             merged[key] = _merge(inner, value)
         else:
             merged[key] = value
     return merged
 
 
-def _other_class(base: dict[str, Any], change: dict[str, Any]) -> bool:
-    """Tell whether a change names another class, whose arguments differ."""
-    return change.get("class_path", base.get("class_path")) != base.get("class_path")
+def _replaces(change: dict[str, Any], base: dict[str, Any]) -> bool:
+    """Tell whether a change leaves nothing of the base: another class, or another kind of range."""
+    other_class = change.get("class_path", base.get("class_path")) != base.get("class_path")
+    return other_class or ("choices" in change) != ("choices" in base)
 
 
 # limits on bytes and on values with aliases expanded: nine nested aliases make a billion values
