@@ -1,5 +1,6 @@
 """The check of the kernels passes where they are right, and names what is wrong where not."""
 
+import errno
 import json
 import math
 import os
@@ -452,6 +453,17 @@ def test_an_interruption_leaves_no_file(monkeypatch, tmp_path, capsys):
     assert not list(file.parent.iterdir())
     assert capsys.readouterr().err == ""
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_the_verdict_is_told_even_if_its_file_cannot_be_written(monkeypatch, tmp_path, capsys):
+    def write(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with_kernel(monkeypatch, reference.layer)
+    monkeypatch.setattr(bench_check, "write_whole", write)
+    with pytest.raises(OSError, match="No space left on device"):
+        check(cases=TRAINING, timed=(), out=tmp_path / "check.json")
+    assert "rnnorm check: passed (2 cases of made" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_folder_is_no_file(tmp_path, capsys):

@@ -134,6 +134,8 @@ def check(
     summary = _summary(about, reasons, lines, faults, left, time.perf_counter() - begin)
     right_so_far = bool(lines) and not faults
     passed = right_so_far and not left
+    # told before the file, whose disk may be full by now
+    print(f"\n{summary}", flush=True)
     if out is not None:
         report = {
             "passed": passed,
@@ -149,7 +151,6 @@ def check(
         }
         text = json.dumps(report, indent=1, allow_nan=False)
         write_whole(Path(out), f"{text}\n".encode())
-    print(f"\n{summary}")
     if right_so_far and left:
         raise OutOfTimeError(f"{left} of {len(wanted)} cases were not examined")
     return passed
