@@ -50,8 +50,10 @@ def check_output_file(path: Path) -> None:
 
     Raises:
         IsADirectoryError: if ``path`` is a folder.
+        NotADirectoryError: if a folder above it is a file.
         ValueError: if it is a device or a pipe.
     """
+    refuse_file(path.parent)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: name a file")
     if path.exists() and not path.is_file():

@@ -471,6 +471,12 @@ def test_a_folder_is_no_file(tmp_path, capsys):
     assert "is a folder: name a file" in capsys.readouterr().err
 
 
+def test_a_file_is_no_folder(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["check", "--out", str(tmp_path / "file" / "check.json")]) == 1
+    assert "file is not a folder: it is a file" in capsys.readouterr().err
+
+
 def test_another_device_is_refused():
     with pytest.raises(ValueError, match="device must be cpu or cuda, got 'tpu'"):
         check("tpu")

@@ -33,7 +33,7 @@ from rnnorm.experiments.trained.curve import Curve, best_point, read_curve
 from rnnorm.experiments.trained.outcome import Outcome, read_outcome, read_unsaved
 from rnnorm.experiments.training.run_names import has_checkpoint, runs_in
 from rnnorm.experiments.training.score import Score
-from rnnorm.experiments.writing import check_output_file, refuse_file, write_whole
+from rnnorm.experiments.writing import check_output_file, write_whole
 
 Item = TypeVar("Item")
 Training = tuple[Entry, Outcome, Curve]
@@ -67,7 +67,6 @@ def report(
     """
     out = Path(out)
     check_output_file(out)
-    refuse_file(out.parent)
     folders = [folder for run in runs for folder in runs_in(run)]
     entries = named_apart([from_folder(folder) for folder in folders])
     trainings = [(e, _outcome(e), read_curve(e.folder, e.score, e.model, e.seed)) for e in entries]
