@@ -4,6 +4,7 @@ import csv
 import os
 import subprocess
 import sys
+from argparse import ArgumentParser
 from copy import deepcopy
 from pathlib import Path
 
@@ -323,6 +324,14 @@ def test_threads_are_given_back():
 def test_a_shape_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match=f"shape must .*{text!r}"):
         read_shape(text)
+
+
+def test_a_script_says_why_a_shape_is_refused(capsys):
+    parser = ArgumentParser()
+    parser.add_argument("--shape", type=read_shape)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--shape=4x1x2x5"])
+    assert "a shape must have 2 rows or more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

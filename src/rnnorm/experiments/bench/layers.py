@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from functools import partial
@@ -50,18 +51,22 @@ class Shape(NamedTuple):
         return "x".join([steps, *map(str, self[1:4])]) + projected
 
 
+class ShapeError(ValueError, ArgumentTypeError):
+    """A text is not a shape; argparse tells a user the reason."""
+
+
 def read_shape(text: str) -> Shape:
     """Parse a shape written as ``TxBxIxH``, such as ``100x32x40x250``.
 
     Raises:
-        ValueError: if the text is not four positive numbers, or there is a single row.
+        ShapeError: if the text is not four positive numbers, or there is a single row.
     """
     sizes = text.split("x")
     if len(sizes) != 4 or not all(size.isdecimal() and int(size) for size in sizes):
-        raise ValueError(f"a shape must be TxBxIxH, such as 100x32x40x250, got {text!r}")
+        raise ShapeError(f"a shape must be TxBxIxH, such as 100x32x40x250, got {text!r}")
     T, B, inputs, H = map(int, sizes)
     if B < 2:
-        raise ValueError(f"a shape must have 2 rows or more for batch statistics, got {text!r}")
+        raise ShapeError(f"a shape must have 2 rows or more for batch statistics, got {text!r}")
     return Shape(T, B, inputs, H)
 
 
