@@ -362,6 +362,16 @@ def test_a_check_out_of_time_has_examined_a_case_of_each_layer(monkeypatch, tmp_
     assert "2 more cases NOT EXAMINED" in said
 
 
+def test_faults_that_are_not_printed_are_said_to_be_in_the_file(monkeypatch, capsys):
+    def layer(*arguments):
+        raise RuntimeError("illegal memory access")
+
+    with_kernel(monkeypatch, layer)
+    cases = [Case("LSTM", "batch", "dense", SHAPE._replace(B=B)) for B in range(2, 24)]
+    assert not check(cases=cases, timed=())
+    assert "and 2 more cases: --out FILE keeps all of them" in capsys.readouterr().out
+
+
 def test_a_fault_found_out_of_time_is_a_fault(monkeypatch, tmp_path, capsys):
     def layer(*arguments):
         output, state, taken, states = reference.layer(*arguments)

@@ -230,7 +230,7 @@ def _tell(faults: Sequence[Record]) -> None:
     if told:
         print("", *told[:_TOLD], sep="\n")
     if len(told) > _TOLD:
-        print(f"and {len(told) - _TOLD} more cases, all of them in the file of --out")
+        print(f"and {len(told) - _TOLD} more cases: --out FILE keeps all of them")
 
 
 def _summary(
