@@ -267,6 +267,11 @@ def test_autocast_and_half_types():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found, _ = model(x)
     torch.testing.assert_close(found.float(), want, rtol=0, atol=3e-2)
+    narrow, _ = copy.deepcopy(model).bfloat16()(x.bfloat16())
+    # all but the matrices and x is of float32 under autocast
+    torch.testing.assert_close(found, narrow, rtol=0, atol=1e-2)
+    name = own_cell.graph_of(model.cell).option
+    assert library.own_multiplies_bfloat16(name) == library.multiplies_bfloat16()
     for dtype in (torch.bfloat16, torch.float16):
         before = dispatch.calls["cpu"]
         assert model.to(dtype)(x.to(dtype))[0].dtype == dtype

@@ -23,7 +23,14 @@ _compiled: dict[tuple[str, int], str] = {}
 
 
 def _type_of(graph: Graph, dtype: torch.dtype) -> tuple[str, int]:
-    """Return the name for the compiler, and the number in the struct, of a layer's numbers."""
+    """Return the name for the compiler, and the number in the struct, of a layer's numbers.
+
+    Args:
+        graph: equations of the cell.
+        dtype: of the input, which autocast narrows before the kernel gets it.
+    """
+    if dtype != torch.float64 and torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
     one_matrix = not graph.independent and not graph.second and graph.heads == 1
     if dtype == torch.bfloat16 and one_matrix and library.multiplies_bfloat16():
         return _BFLOAT16
