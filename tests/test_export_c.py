@@ -269,7 +269,7 @@ def test_a_file_names_its_functions(tmp_path):
     header = (tmp_path / "Key_word2.h").read_text()
     assert "void Key_word2_frame(Key_word2_state *state, " in header
     assert "KEY_WORD2_INPUTS = 2, KEY_WORD2_OUTPUTS = 3" in header
-    for name in ("math.c", "stdint.c"):
+    for name in ("math.c", "stdint.c", "Math.c", "threads.c"):
         with pytest.raises(ValueError, match="must not be named as a header of C's library"):
             rnnorm.export.c(rnnorm.RNN(2, 3), tmp_path / name)
     (tmp_path / "folder.h").mkdir()

@@ -18,11 +18,12 @@ from rnnorm.model.freeze import freeze
 # rounding from step to step
 _TOLERANCE = 1e-6
 _FRAMES = 64
-# C's own headers, then those that they include in some libraries: where a compiler looks for
-# headers, a file of the same name would replace one
+# headers of C99, then of C11 and C23, then those that they include in some libraries: where a
+# compiler looks for headers, a file of the same name would replace one
 _HEADERS = (
     "assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdarg "
     "stdbool stddef stdint stdio stdlib string tgmath time wchar wctype "
+    "stdalign stdatomic stdnoreturn threads uchar stdbit stdckdint "
     "alloca endian features newlib strings"
 )
 
@@ -135,7 +136,8 @@ def _check(frozen: Any, path: Path, quantize: object, linear: object, frames: ob
             "path must end with a name in C and .c, of letters, digits and underscores, as in "
             f"stream.c, got {path.name!r}"
         )
-    if name in _HEADERS.split():
+    # some file systems take math.h for Math.h
+    if name.lower() in _HEADERS.split():
         raise ValueError(f"path must not be named as a header of C's library, got {path.name!r}")
     if linear is not None:
         if not isinstance(linear, nn.Linear):
