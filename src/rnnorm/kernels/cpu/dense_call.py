@@ -140,7 +140,8 @@ class DenseCall:
         active = _sizes(T, B)
         layer.T, layer.B, layer.sizes = T, B, active.data_ptr()
         h_n = torch.empty_like(h)
-        results = (h_n,) if self.one_step else (x.new_empty((T, B, units)), h_n)
+        like = x if layer.narrow else h
+        results = (h_n,) if self.one_step else (like.new_empty((T, B, units)), h_n)
         # field by field, which is faster than ``write_addresses``
         layer.x, layer.h0, layer.h_n = x.data_ptr(), h.data_ptr(), h_n.data_ptr()
         layer.output = results[0].data_ptr()

@@ -234,15 +234,21 @@ def run_prepared(
     else:
         for each, (start, stop) in zip(prepared.constants, rows, strict=False):
             each.write(fields, start, stop)
-    if prepared.key.products is torch.bfloat16:
+    forms, narrow = prepared.forms, prepared.key.products is torch.bfloat16
+    if narrow:
+        # autograd records it
         x, *weights = [leaves[k].to(torch.bfloat16) for k in _MULTIPLIED]
         for slot, weight in zip(slots_of(PARAMETERS[:2]), weights, strict=True):
             fields[slot] = weight.data_ptr()
+        leaves = (x, *leaves[1 : _MULTIPLIED[1]], *weights, *leaves[_MULTIPLIED[2] + 1 :])
+        forms = [*map(form, weights), *forms[2:]]
         # the one result of a step is h_n, which is float32
-        layer.narrow, leaves = bool(suffix), (x, *leaves[1:])
+        layer.narrow = bool(suffix) and not differentiable
     sizes = T, B, features, h.shape[1]
-    call = DenseCall(layer, known.options[takes], prepared.forms, constants, sizes, not suffix)
+    call = DenseCall(layer, known.options[takes], forms, constants, sizes, not suffix)
     output, *states = call.run(leaves, differentiable)
+    if narrow and suffix:
+        output = output.to(torch.bfloat16)
     if takes:
         increment_version(tensors.buffers)
         sites = type(prepared.sites).from_buffer_copy(prepared.sites)

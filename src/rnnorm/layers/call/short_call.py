@@ -123,7 +123,7 @@ def needs_usual_call(
         or not (step is None or (type(step) is int and 0 <= step <= LAST_STEP))
         # an element of hx may be no tensor
         or (hx is not None and [getattr(s, "shape", None) for s in given] != shapes)
-        or (products is not None and (training or not _multiplies(module, x, products)))
+        or (products is not None and not _multiplies(module, x, products))
         or not dispatch.quiet()
         or (training and module.ranks is not None and module.synchronized())
     )
@@ -299,7 +299,7 @@ def _run(
     if own[0].dtype is not dtype:
         return None
     differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in (*given, *own)])
-    if products and (differentiable or known.options[False].heads != 1):
+    if products and known.options[False].heads != 1:
         return None
     takes = module.training and bool(known.populations)
     populations: list[Any] = [module._modules[name] for name in known.populations.values()]
