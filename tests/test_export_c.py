@@ -1,5 +1,6 @@
 """A stream in C gives a layer's values, compiled for this machine and for a Cortex-M4."""
 
+import copy
 import errno
 import os
 import re
@@ -140,7 +141,8 @@ def tool(name):
 @pytest.fixture(params=CASES.values(), ids=CASES)
 def layer(request):
     torch.manual_seed(0)
-    layer = request.param
+    layer = copy.deepcopy(request.param)
+    layer.reset_parameters()
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if "gamma" in name:
