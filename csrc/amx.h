@@ -76,7 +76,7 @@ void shape_tiles(const AmxShape& shape) {
   _tile_loadconfig(palette);
   amx_shape = shape;
 }
-// before and after code of others, which may shape this thread's tiles as well
+// releases this thread's tiles before code of others runs, which may shape them as well
 void release_tiles() {
   _tile_release();
   amx_shape = {};
@@ -152,6 +152,14 @@ bool amx_product(RowsOf<float> a, int64_t n, const int32_t* panel, float* c, int
   }
   return true;
 }
+
+}  // namespace
+}  // namespace rnnorm
+#else
+namespace rnnorm {
+namespace {
+
+RNNORM_INLINE void release_tiles() {}
 
 }  // namespace
 }  // namespace rnnorm

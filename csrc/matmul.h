@@ -65,10 +65,10 @@ class Product {
 #ifdef RNNORM_AMX
     if (amx_product<C, S>(a, n, panel, c, c_stride, accumulate)) return;
 #endif
-    int64_t r = 0;
     // a last block of one or two rows would wait for the panel: share its rows with the one before
-    const int64_t left = n - r, rest = left % B::R;
-    const int64_t whole = n - rest - (rest && rest <= B::R / 2 && left > B::R ? B::R : 0);
+    const int64_t rest = n % B::R;
+    const int64_t whole = n - rest - (rest && rest <= B::R / 2 && n > B::R ? B::R : 0);
+    int64_t r = 0;
     for (; r < whole; r += B::R) rows<B::R>(r);
     while (r < n) {
       const int64_t count = n - r < B::R ? n - r : (n - r + 1) / 2;

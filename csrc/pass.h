@@ -28,9 +28,7 @@ int run_pass(const rnnorm_layer& a) {
   run_team(a.threads, [&](auto& team, int64_t rank) {
     const NoSubnormals here;
     pass.run_thread(team, rank);
-#ifdef RNNORM_AMX
     release_tiles();
-#endif
   });
   return pass.failed ? 2 : 0;
 }

@@ -109,9 +109,7 @@ struct SiteStatistics : Layer<Cell, T> {
     for (int which = first; rank == 0 && which <= last && !failed; ++which) {
       if (!across(which, t) || by_row(which)) continue;
       const bool every_step = which == RNNORM_INPUT && !plan.whole;
-#ifdef RNNORM_AMX
       release_tiles();
-#endif
       failed = a.exchange(which, t, every_step ? last_good + 1 : 1) != 0;
     }
     team.barrier();

@@ -108,14 +108,14 @@ struct WeightGradients : SiteStatistics<Cell, T> {
 #if defined(RNNORM_PAIRS)
         F pairs[some];
         pair_frames(row, 2 * g, frames, count, pairs);
-        const F* const factors = pairs;
+        const F* const numbers = pairs;
 #else
-        const F* const factors = row(g);
+        const F* const numbers = row(g);
 #endif
         int64_t k = 0;
         for (; k + packed <= count; k += packed, out += packed * capacity_f)
-          std::memcpy(out, factors + k, packed * sizeof(F));
-        for (int64_t j = 0; j < count - k; ++j) out[j] = factors[k + j];
+          std::memcpy(out, numbers + k, packed * sizeof(F));
+        for (int64_t j = 0; j < count - k; ++j) out[j] = numbers[k + j];
 #endif
       }
     }

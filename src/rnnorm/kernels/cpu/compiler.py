@@ -79,15 +79,15 @@ def compile(header: str, numbers: str, name: str) -> Path:
     if why := unavailable():
         raise CompilationError(why)
     folder, options = _sources()
-    isa = library.isa() + (f":{numbers}" if numbers == "bfloat16" else "")
-    command = [*_compiler(), *options["all"], *options[isa]]
+    # all but the products of these passes is computed in floats
+    narrow = numbers == "bfloat16"
+    build = f"{library.isa()}:bfloat16" if narrow else library.isa()
+    command = [*_compiler(), *options["all"], *options[build]]
     version = _version(command[0], os.stat(command[0]).st_mtime_ns)
     described = [_FORMAT, version, command, str(library.PATH), _digest_of(folder), numbers, header]
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
-    real = "float" if numbers == "bfloat16" else numbers
-    make = functools.partial(
-        _cached_or_made, key, header, [*command, f"-DRNNORM_OWN={real}"], version, name
-    )
+    own = f"-DRNNORM_OWN={'float' if narrow else numbers}"
+    make = functools.partial(_cached_or_made, key, header, [*command, own], version, name)
     try:
         try:
             return make()

@@ -218,7 +218,7 @@ def multiplies_bfloat16() -> bool:
 
 
 def own_multiplies_bfloat16(cell: str) -> bool:
-    """Tell whether passes of a user's cell were loaded that do."""
+    """Tell whether the passes that were loaded of a user's cell multiply in bfloat16."""
     return (number_of(cell), 2) in _own_passes
 
 

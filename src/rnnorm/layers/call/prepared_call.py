@@ -236,7 +236,7 @@ def run_prepared(
             each.write(fields, start, stop)
     forms, narrow = prepared.forms, prepared.key.products is torch.bfloat16
     if narrow:
-        # autograd records it
+        # autograd records these conversions, as on the usual way
         x, *weights = [leaves[k].to(torch.bfloat16) for k in _MULTIPLIED]
         for slot, weight in zip(slots_of(PARAMETERS[:2]), weights, strict=True):
             fields[slot] = weight.data_ptr()
@@ -248,6 +248,7 @@ def run_prepared(
     call = DenseCall(layer, known.options[takes], forms, constants, sizes, not suffix)
     output, *states = call.run(leaves, differentiable)
     if narrow and suffix:
+        # rounded as on the usual way, even if the caller gets float32
         output = output.to(torch.bfloat16)
     if takes:
         increment_version(tensors.buffers)
