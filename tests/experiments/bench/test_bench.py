@@ -185,6 +185,26 @@ def test_a_recipe_of_another_precision(tiny, precision):
     ]
 
 
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("32-true", None), ("bf16-mixed", torch.bfloat16)]
+)
+def test_a_step_of_a_recipe_runs_in_the_trainers_precision(tiny, precision, dtype):
+    seen = set()
+
+    def see(layer, *_):
+        if isinstance(layer, torch.nn.Linear) and torch.is_grad_enabled():
+            here = torch.is_autocast_enabled("cpu")
+            seen.add(torch.get_autocast_dtype("cpu") if here else None)
+
+    overrides = [*tiny, f"--trainer.precision={precision}"]
+    handle = torch.nn.modules.module.register_module_forward_hook(see)
+    try:
+        bench_recipes.bench_recipes(["demo/digits-lstm"], seconds=0.001, overrides=overrides)
+    finally:
+        handle.remove()
+    assert seen == {dtype}
+
+
 def test_the_picture_of_recipes_says_that_paper_is_a_scale(monkeypatch, tmp_path, tiny):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))

@@ -49,7 +49,8 @@ def bench_recipes(
     A step is what :func:`rnnorm.experiments.training.fit.fit` does with a minibatch: forward,
     backward, clipping and the optimiser's step. The first minibatches of the training set are
     held in memory. Before the timing, the loss of the first minibatch and the outputs of the
-    recurrent layers are compared with the reference kernel's, or for torch.nn's layers with ours.
+    recurrent layers are compared with the reference kernel's, or for torch.nn's layers with ours,
+    without autocast.
 
     Args:
         recipes: recipes whose training step is timed; ratios are to the first.
@@ -152,7 +153,9 @@ def _step(
         def closure() -> Tensor:
             """Compute the loss and its clipped gradients."""
             optimizer.zero_grad()
-            loss: Tensor = model.training_step(batches[number], number)
+            # fabric wraps forward in the precision's context, but no other method
+            with fabric.autocast():
+                loss: Tensor = model.training_step(batches[number], number)
             fabric.backward(loss)
             if given["gradient_clip_val"]:
                 fabric.clip_gradients(model, optimizer, **{clips[by]: given["gradient_clip_val"]})
