@@ -118,6 +118,15 @@ def test_a_checkpoint_that_does_not_fit_loses_no_statistic():
             assert torch.equal(buffer, before[name]), name
 
 
+def test_a_checkpoint_of_many_steps_does_not_fit_one_row_for_all():
+    module = rnnorm.LSTM(2, 3, norm=BatchNorm(population="shared"))
+    before = copy.deepcopy(dict(module.named_buffers()))
+    refused = r"population_cell_l0\.mean must have one row, .* got those of 5 steps: .*'per_step'"
+    with pytest.raises(RuntimeError, match=refused):
+        module.load_state_dict(trained().state_dict())
+    torch.testing.assert_close(dict(module.named_buffers()), before)
+
+
 def test_a_checkpoint_of_another_norm_is_an_error():
     with pytest.raises(RuntimeError, match="population_input_l0"):
         rnnorm.LSTM(2, 3).load_state_dict(trained().state_dict())

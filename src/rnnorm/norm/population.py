@@ -316,15 +316,26 @@ class Population(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        # a checkpoint with another horizon loads: the module's own horizon limits the rows kept
         stored = state_dict.get(f"{prefix}mean")
-        one_row = (1, self.mean.size(1))
-        if not self.shared and isinstance(stored, Tensor) and stored[:1].shape == one_row:
-            self.resize(min(stored.size(0), self.horizon or stored.size(0)))
+        one_row, steps = (1, self.mean.size(1)), 0
+        if isinstance(stored, Tensor) and stored[:1].shape == one_row:
+            steps = len(stored)
+        if self.shared and steps > 1:
+            error_msgs: list[str] = args[-1]
+            error_msgs.append(
+                f"{prefix}mean must have one row, which all steps share, got those of {steps} "
+                "steps: build the layer with the norm of the checkpoint, such as one with "
+                "population='per_step', or take the populations out of the checkpoint, load it "
+                "with strict=False, and call rnnorm.update_bn"
+            )
+            return
+        # a checkpoint with another horizon loads: the module's own horizon limits the rows kept
+        if steps and not self.shared:
+            self.resize(min(steps, self.horizon or steps))
             state_dict = state_dict | {
                 prefix + name: state_dict[prefix + name][: len(self)]
                 for name in BUFFERS
-                if prefix + name in state_dict and stored.size(0) > len(self)
+                if prefix + name in state_dict and steps > len(self)
             }
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         for name in ("mean", "var"):
