@@ -328,6 +328,17 @@ def test_update_bn_takes_the_statistics_of_windows():
     assert not stateful.training
 
 
+def test_update_bn_takes_a_last_minibatch_of_fewer_rows():
+    stateful, x = make("LSTM", initial_noise=0.0), frames(8, 9)
+    twin = copy.deepcopy(stateful.layer)
+    rnnorm.update_bn([x[:4], x[4:, :5]], stateful)
+    rnnorm.update_bn([x[:4], x[4:, :5]], twin)
+    torch.testing.assert_close(dict(stateful.layer.named_buffers()), dict(twin.named_buffers()))
+    stateful(x)
+    with pytest.raises(RuntimeError, match=r"9 rows .* got 5"):
+        stateful(x[:, :5])
+
+
 def test_a_frozen_copy_streams():
     stateful, x = make("LSTM"), frames(8)
     frozen = rnnorm.freeze(stateful)

@@ -75,6 +75,9 @@ class Stateful(nn.Module):
         tensor([25,  5, 25])
     """
 
+    # whether another number of rows begins anew; true while update_bn reads a loader
+    _other_rows_begin = False
+
     def __init__(self, layer: SequenceLayer) -> None:
         if not isinstance(layer, SequenceLayer):
             raise TypeError(
@@ -180,10 +183,13 @@ class Stateful(nn.Module):
         if kept is not None:
             rows, known = number_of_rows(input, layer.batch_first), kept.state[0].size(1)
             if rows != known:
-                raise RuntimeError(
-                    f"input must have the {known} rows whose states are kept from the call before, "
-                    f"got {rows}: call reset() where other sequences begin"
-                )
+                if not self._other_rows_begin:
+                    raise RuntimeError(
+                        f"input must have the {known} rows whose states are kept from the call "
+                        f"before, got {rows}: call reset() where other sequences begin"
+                    )
+                kept = None
+        if kept is not None:
             data = input.data if isinstance(input, PackedSequence) else input
             states = tuple(map(_usable, kept.state))
             if not autocast_dtype(data.device):

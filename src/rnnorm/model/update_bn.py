@@ -38,9 +38,9 @@ def update_bn(
     It replaces :func:`torch.optim.swa_utils.update_bn`: ordinary batch norm layers are re-estimated
     too. Meanwhile the model's own ``training`` is False, so that dropout is off, and
     ``initial_noise`` is on; a :class:`Stateful` begins anew, and then continues from minibatch to
-    minibatch. Training modes, momenta and kept states are restored afterwards, and after an error
-    the statistics too. Frozen parts (:func:`rnnorm.freeze`) are left as they are. For a model
-    without batch norm nothing happens but a warning.
+    minibatch of as many rows. Training modes, momenta and kept states are restored afterwards, and
+    after an error the statistics too. Frozen parts (:func:`rnnorm.freeze`) are left as they are.
+    For a model without batch norm nothing happens but a warning.
 
     Under torch.distributed every rank calls this function with its own loader, and all get the
     average over all loaders. A synchronised layer (:func:`rnnorm.synchronize`) needs the same
@@ -85,7 +85,7 @@ def update_bn(
     try:
         with (
             states_apart(modules),
-            temporarily(modules, training=False),
+            temporarily(modules, training=False, _other_rows_begin=True),
             # copies of the model must not grow along if an error restores its rows
             temporarily(populations, _grows_alone=True),
             temporarily(active, training=True, momentum=None, dropout=0.0, _draws=False),
