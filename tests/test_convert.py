@@ -519,6 +519,13 @@ def test_what_has_no_weights_by_name_is_refused(function, given):
         function(given)
 
 
+@pytest.mark.parametrize(("given", "error"), [(None, TypeError), (torch.nan, ValueError)])
+def test_an_update_bias_that_is_no_number_is_refused(given, error):
+    function, _, weights = CASES["sheeprl"]
+    with pytest.raises(error, match=f"update_bias must be .*, got {given}"):
+        function(weights, update_bias=given)
+
+
 def test_an_error_names_what_is_not_a_matrix_or_an_array():
     weights = nn.LSTM(3, 4).state_dict()
     with pytest.raises(TypeError, match="weight_hh of layer 0 must be a tensor or an array"):

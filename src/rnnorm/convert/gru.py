@@ -24,7 +24,7 @@ from rnnorm.convert.stack import (
 )
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.more_cells import LiGRU
-from rnnorm.norm.spec import LayerNorm
+from rnnorm.norm.spec import LayerNorm, check_number
 
 
 def dreamer(
@@ -44,10 +44,12 @@ def dreamer(
         **options: arguments of the class.
 
     Raises:
-        TypeError: if ``state_dict`` is a module, for example.
-        ValueError: if a name is missing or unknown, or a shape does not fit.
+        TypeError: if ``state_dict`` is a module, for example, or ``update_bias`` is not a number.
+        ValueError: if a name is missing or unknown, a shape does not fit, or ``update_bias`` is not
+            finite.
     """
     check_names(state_dict)
+    check_number("update_bias", update_bias)
     names = {
         "GRU_linear": ("GRU_linear.weight", "GRU_norm.weight", "GRU_norm.bias"),
         "_layer": ("_layer.weight", "_norm.weight", "_norm.bias"),
