@@ -421,6 +421,14 @@ def test_a_value_that_float_does_not_hold_is_an_error(value, quantize, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_frames_with_which_float_overflows_are_an_error(quantize, tmp_path):
+    layer, frames = rnnorm.GRU(3, 4, norm="layer"), torch.full((2, 3), 1e30)
+    with pytest.raises(ValueError, match=r"frames and weights must be so small .* 1\.0e\+30"):
+        rnnorm.export.c(layer, tmp_path / "stream.c", quantize, frames=frames)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_a_linear_layer_without_outputs_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="linear must have an output, got out_features=0"):

@@ -85,9 +85,9 @@ def c(
 
     Raises:
         TypeError: if ``frozen``, ``linear`` or ``frames`` is of another type.
-        ValueError: if an option of the layer is refused, a value is not finite in float32,
-            ``quantize``, the name of the file, the size of ``linear`` or ``frames`` does not fit,
-            or ``path`` is a device or pipe.
+        ValueError: if an option of the layer is refused, a value or a result of the stream is not
+            finite in float32, ``quantize``, the name of the file, the size of ``linear`` or
+            ``frames`` does not fit, or ``path`` is a device or pipe.
         RuntimeError: if the layer computes another function than its parameters say, as with
             hooks.
         FileNotFoundError: if the folder of ``path`` does not exist.
@@ -171,6 +171,7 @@ def _measure(
     """Return the relative and the largest difference of the stream's arithmetic from a layer.
 
     Raises:
+        ValueError: if float32 overflows in the stream.
         RuntimeError: if the stream computes another function than the layer.
     """
     if frames is None:
@@ -198,6 +199,12 @@ def _measure(
             "of a subclass"
         )
     difference = run(stream, x.float(), quantised).double() - want
+    if not difference.isfinite().all():
+        raise ValueError(
+            "frames and weights must be so small that float32 holds what the stream computes, got "
+            f"results that are not finite from {len(x)} frames of up to {float(x.abs().max()):.1e},"
+            " which are noise unless you give frames="
+        )
     return float(difference.square().mean().sqrt() / size), float(difference.abs().max())
 
 
