@@ -329,8 +329,10 @@ def test_an_example_that_is_no_tuple_of_tensors_is_an_error(tmp_path):
         with pytest.raises(TypeError, match=f"must be a tuple .*, got a {type(example).__name__}"):
             rnnorm.export.onnx(layer, example, path)
     packed = nn.utils.rnn.pack_sequence([x[:, 0], x[:, 1]])
-    with pytest.raises(TypeError, match="no PackedSequence"):
-        rnnorm.export.onnx(layer, (packed,), path)
+    jagged = torch.nested.as_nested_tensor([x[:, 0], x[:2, 1]], layout=torch.jagged)
+    for ragged in (packed, jagged):
+        with pytest.raises(TypeError, match="no PackedSequence and no nested tensor"):
+            rnnorm.export.onnx(layer, (ragged,), path)
     with pytest.raises(FileNotFoundError, match="a folder that exists"):
         rnnorm.export.onnx(layer, (x,), tmp_path / "none" / "layer.onnx")
 

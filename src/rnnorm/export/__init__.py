@@ -137,7 +137,8 @@ def onnx(
         RuntimeError: if torch cannot export the model, or onnxruntime cannot run the file or
             returns other results.
         TypeError: if the example is not a tuple, does not fit ``model.forward``, has a
-            PackedSequence, or is taken by ``**kwargs`` of ``forward``, or a tensor is bfloat16.
+            PackedSequence or nested tensor, or is taken by ``**kwargs`` of ``forward``, or a tensor
+            is bfloat16.
         ValueError: if there are more names than tensors, or ``path`` is a device or pipe.
         FileNotFoundError: if the folder of ``path`` does not exist.
         IsADirectoryError: if ``path`` is a folder.
@@ -150,9 +151,13 @@ def onnx(
     if not isinstance(example, tuple):
         kind = type(example).__name__
         raise TypeError(f"example must be a tuple of the model's inputs, as in (x,), got a {kind}")
-    if any(isinstance(value, PackedSequence) for value in (*example, *(kwargs or {}).values())):
+    values = (*example, *(kwargs or {}).values())
+    if any(isinstance(v, PackedSequence) for v in values) or any(
+        tensor.is_nested for tensor in tensors_in(values)
+    ):
         raise TypeError(
-            "example must have no PackedSequence: give a padded batch, and lengths in kwargs"
+            "example must have no PackedSequence and no nested tensor: give a padded batch, and "
+            "lengths in kwargs"
         )
     if any(t.dtype == torch.bfloat16 for t in (*model.parameters(), *tensors_in(example, kwargs))):
         raise TypeError(
