@@ -44,7 +44,8 @@ class Stateful(nn.Module):
     A stream, such as the frames of a microphone or the steps of several environments, then needs
     no bookkeeping: a call continues where the one before has stopped, until :meth:`reset`. In
     evaluation the pieces give what one call over the whole would, each row with the statistics of
-    its own age. In training the states are detached between calls (truncated backpropagation), and
+    its own age; but with ``learn_initial_state="from_input"`` a row begins by the mean of its first
+    piece alone. In training the states are detached between calls (truncated backpropagation), and
     batch normalisation counts the steps of each call from 0.
 
     Training and evaluation keep states of their own, so that a validation amid an epoch disturbs no
