@@ -216,6 +216,11 @@ def test_another_number_of_rows_needs_a_reset():
         ([-4], IndexError, "between -3 and 2"),
         ([True, False], RuntimeError, r"one bool for each of the 3 rows, got shape \(2,\)"),
         ([0.5], TypeError, "integers or bools"),
+        (
+            torch.tensor([0, 1, 0], dtype=torch.uint8),
+            TypeError,
+            r"got torch.uint8, .* rows.bool\(\)",
+        ),
         ("all", TypeError, "integers or bools"),
     ],
     ids=str,

@@ -128,7 +128,7 @@ class Stateful(nn.Module):
                 looked at.
 
         Raises:
-            TypeError: if ``rows`` are neither integers nor bools.
+            TypeError: if ``rows`` are neither integers nor bools, or uint8, which may be either.
             RuntimeError: if there is not one bool for each row.
             IndexError: if there is no such row.
         """

@@ -37,6 +37,11 @@ def chosen_rows(rows: Any, state: Tensor) -> Tensor:
                 f"{tuple(given.shape)}"
             )
         return given
+    if given.dtype == torch.uint8:
+        raise TypeError(
+            "rows must be integers or bools, got torch.uint8, by which both may be meant: give "
+            "rows.bool() or rows.long()"
+        )
     if given.numel() and (given.is_floating_point() or given.is_complex()):
         raise TypeError(f"rows must be integers or bools, got {given.dtype}")
     indices = given.to(torch.int64).flatten()
