@@ -234,6 +234,14 @@ def test_rows_that_do_not_exist_are_refused(rows, error, match):
     assert stateful.age == 2
 
 
+def test_rows_begin_anew_though_the_mask_changes_before_the_next_call():
+    stateful, done = make("LSTM"), torch.tensor([True, False, False])
+    stateful(frames(2))
+    stateful.reset(done)
+    done.logical_not_()
+    assert stateful.age.tolist() == [0, 2, 2]
+
+
 def test_what_a_call_refuses_changes_no_state():
     stateful, x = make("LSTM"), frames(8)
     whole = stateful.layer(x)[0]

@@ -36,7 +36,8 @@ def chosen_rows(rows: Any, state: Tensor) -> Tensor:
                 f"rows must have one bool for each of the {count} rows, got shape "
                 f"{tuple(given.shape)}"
             )
-        return given
+        # an environment may write the next step's into the same memory
+        return given.clone()
     if given.dtype == torch.uint8:
         raise TypeError(
             "rows must be integers or bools, got torch.uint8, by which both may be meant: give "
