@@ -154,6 +154,9 @@ class Reversed(torch.autograd.Function):
         (lambda x, z, h, w, n, t: x if z > 0 else z, "decides by a value"),
         (lambda x, z, h, w, n, t: torch.erf(x + z), "erf cannot be compiled"),
         (lambda x, z, h, w, n, t: x + z * t, "reads t"),
+        (lambda x, z, h, w, n, t: x if t & 1 else z, "reads t"),
+        (lambda x, z, h, w, n, t: x + z * 0.9**t, "reads t"),
+        (lambda x, z, h, w, n, t: z + x * (w.weight_ih @ w.weight_hh), "computes with weight_ih"),
         (lambda x, z, h, w, n, t: x + z * torch.rand(1), "a tensor that is no weight"),
         (lambda x, z, h, w, n, t: x + z + Cell().product(x, w.weight_ih), "weight_ih, is not one"),
         (
@@ -214,6 +217,18 @@ def test_a_weight_of_another_shape_than_the_units_is_named(shape):
     ):
         with pytest.raises(TraceError, match="computes with tau, which has not one number for"):
             trace(Scaled(made))
+
+
+def test_prepare_may_multiply_matrices():
+    class LowRank(Own):
+        def weights(self, input_size, hidden_size, bias):
+            own = {"u": (hidden_size, 2), "v": (2, hidden_size)}
+            return super().weights(input_size, hidden_size, bias) | own
+
+        def prepare(self, weights):
+            return weights._replace(weight_hh=weights.own["u"] @ weights.own["v"])
+
+    assert trace(LowRank(lambda x, z, h, w, n, t: x + z)).product == "weight_hh"
 
 
 def test_weights_that_are_made_by_a_decision_are_refused():
