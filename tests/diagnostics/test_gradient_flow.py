@@ -274,3 +274,24 @@ def test_a_stateful_layer_begins_anew_for_the_norms():
     wanted = gradient_norms(stream, torch.sum, x)
     stream(x[:, :2])
     torch.testing.assert_close(gradient_norms(stream, torch.sum, x), wanted)
+
+
+class Decaying(rnnorm.Cell):
+    """A cell whose output is read from two states, of which the first depends on no parameter."""
+
+    states = ("trace", "h")
+
+    def step(self, weights, x_term, state, normalise, t):
+        """Compute a step."""
+        trace, h = state
+        trace, h = 0.5 * trace + 1, torch.tanh(x_term)
+        return trace * h, (trace, h)
+
+
+def test_the_first_state_of_a_users_cell_is_measured():
+    layer, x = rnnorm.Recurrent(Decaying(), I, H), torch.randn(T, B, I)
+    output, _ = layer(x)
+    h_T = output[-1] / sum(0.5**t for t in range(T))
+    expected = torch.stack([0.5 ** (T - 1 - t) * h_T.norm() for t in range(T)])
+    norms = gradient_norms(layer, lambda result: result[0][-1].sum(), x)
+    torch.testing.assert_close(norms, expected.detach())

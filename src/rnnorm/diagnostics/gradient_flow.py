@@ -47,10 +47,10 @@ def gradient_norms(
         \frac{\partial \mathcal{L}}{\partial h_t}
 
     over all units and all rows that are active at the step (Cooijmans et al. 2016, fig. 1).
-    ``h_t`` is the output of the topmost layer (for an HMLSTM the h of all its layers side by side),
-    so the path through an LSTM's carried ``c_t`` is not included. A copy of the model runs, in
-    the mode of the model, on the reference kernel and in this process alone: neither the model
-    nor the generator of random numbers changes.
+    ``h_t`` is the output of the topmost layer (for an HMLSTM the h of all its layers side by side,
+    for a cell of your own its first state), so the path through an LSTM's carried ``c_t`` is not
+    included. A copy of the model runs, in the mode of the model, on the reference kernel and in
+    this process alone: neither the model nor the generator of random numbers changes.
 
     Args:
         model: a recurrent layer, or a model that holds one: of this package or of ``torch.nn``.
@@ -207,7 +207,8 @@ def _record(layer: SequenceLayer) -> list[Tensor]:
     def watch(state: State) -> None:
         if index == count - 1:
             # output and next step share this tensor: its gradient is the total derivative
-            hidden.append(state[0])
+            # a first state may depend on no parameter
+            hidden.append(state[0].requires_grad_())
 
     def record(call: LayerCall) -> LayerResult:
         nonlocal index
