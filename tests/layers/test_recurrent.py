@@ -239,6 +239,33 @@ def test_what_is_no_cell_is_an_error():
 
 
 @pytest.mark.parametrize(
+    ("attributes", "error", "said"),
+    [
+        ({"gates": ()}, ValueError, r"cell\.gates must have at least one number.* got \(\)"),
+        ({"gates": (2, 0)}, ValueError, r"each of cell\.gates must be at least 1, got 0"),
+        ({"gates": (1.0,)}, TypeError, r"each of cell\.gates must be an int, got 1\.0"),
+        ({"heads": 0}, ValueError, r"cell\.heads must be at least 1, got 0"),
+        ({"states": ()}, ValueError, r"cell\.states must be different names, .* got \(\)"),
+        ({"states": ("h", "h")}, ValueError, r"cell\.states must be .* got \('h', 'h'\)"),
+        (
+            {"state_sizes": lambda self, hidden_size: (hidden_size, 1)},
+            ValueError,
+            r"Wrong\.state_sizes must return a width for each state of h, got \(4, 1\)",
+        ),
+        (
+            {"weights": lambda self, *sizes: {"weight_hh": (4, 4)}},
+            ValueError,
+            r"Wrong\.weights must have 'weight_ih', .* got weight_hh",
+        ),
+    ],
+)
+def test_a_cell_that_makes_no_layer_is_an_error(attributes, error, said):
+    cell = type("Wrong", (rnnorm.Cell,), attributes)()
+    with pytest.raises(error, match=said):
+        rnnorm.Recurrent(cell, 3, 4)
+
+
+@pytest.mark.parametrize(
     "returned",
     [
         lambda h: (h, h),

@@ -11,7 +11,7 @@ from rnnorm.cells.cell import Cell
 from rnnorm.layers.recurrent_dropout import RecurrentDropout
 from rnnorm.layers.sequence_layer import SequenceLayer
 from rnnorm.norm.presets import NormLike
-from rnnorm.norm.spec import SITES, field_of
+from rnnorm.norm.spec import SITES, check_int, field_of
 
 
 class Recurrent(SequenceLayer):
@@ -60,12 +60,13 @@ class Recurrent(SequenceLayer):
         population_{site}_l{k}{_reverse}: its population statistics (batch norm).
 
     Raises:
-        TypeError: as :class:`torch.nn.RNN`, or if ``cell`` is not a :class:`Cell`.
+        TypeError: as :class:`torch.nn.RNN`, or if ``cell`` is not a :class:`Cell`, or its gates or
+            heads are not whole numbers.
         ValueError: as :class:`torch.nn.RNN`, and for a ``norm`` that does not exist or that asks
             for a site or a scope that the cell does not have, for a cell with a site of another
-            name, with bounds of a weight that it lacks, or with a weight named as a scale or shift
-            of the norm, for a ``recurrent_dropout`` at a place that it lacks, and for other
-            arguments as :class:`LSTM`.
+            name, with bounds of a weight that it lacks, with a weight named as a scale or shift of
+            the norm, or without gates, heads, states or ``weight_ih``, for a ``recurrent_dropout``
+            at a place that it lacks, and for other arguments as :class:`LSTM`.
 
     Example:
         >>> class LiGRU(rnnorm.Cell):
@@ -103,17 +104,7 @@ class Recurrent(SequenceLayer):
         initial_noise: float | None = None,
         recurrent_dropout: RecurrentDropout | None = None,
     ) -> None:
-        if not isinstance(cell, Cell):
-            raise TypeError(f"cell must be an instance of a subclass of rnnorm.Cell, got {cell!r}")
-        if not isinstance(cell.gates, tuple):
-            raise TypeError(
-                f"cell.gates must be a tuple of whole numbers, such as (4,), got {cell.gates!r}"
-            )
-        if unknown := [site for site in cell.sites if field_of(site) not in SITES]:
-            raise ValueError(
-                f"cell.sites must be of {', '.join(SITES)}, or begin with one and an underscore, "
-                f"got {unknown[0]!r}"
-            )
+        _check(cell)
         self.cell = cell
         super().__init__(
             "RNN_TANH",
@@ -139,6 +130,18 @@ class Recurrent(SequenceLayer):
             )
 
     def _register_weights(self, **factory_kwargs: Any) -> None:
+        cell, H = self.cell, self.hidden_size
+        if len(sizes := cell.state_sizes(H)) != len(cell.states):
+            raise ValueError(
+                f"{cell.name}.state_sizes must return a width for each state of "
+                f"{', '.join(cell.states)}, got {sizes}"
+            )
+        declared = cell.weights(self.input_size, H, self.bias)
+        if "weight_ih" not in declared and not cell.reads_frames:
+            raise ValueError(
+                f"{cell.name}.weights must have 'weight_ih', which makes the input term, unless "
+                f"reads_frames is True, got {', '.join(declared)}"
+            )
         # torch's constructor has registered the weights of an RNN
         for name in self._flat_weights_names:
             delattr(self, name)
@@ -174,6 +177,33 @@ class Recurrent(SequenceLayer):
             f"{self.mode}: input must be 2-D or 3-D or a PackedSequence, and hx the states "
             f"{states}, with a dimension of layers more than a frame; got input of type "
             f"{type(input).__name__} and hx {shapes_of(hx)}"
+        )
+
+
+def _check(cell: Cell) -> None:
+    """Check the attributes of a cell.
+
+    Raises:
+        TypeError: if it is not a cell, or its gates or heads are not whole numbers.
+        ValueError: if it has no gates, heads or states, or a site that no norm has.
+    """
+    if not isinstance(cell, Cell):
+        raise TypeError(f"cell must be an instance of a subclass of rnnorm.Cell, got {cell!r}")
+    if not isinstance(cell.gates, tuple):
+        raise TypeError(
+            f"cell.gates must be a tuple of whole numbers, such as (4,), got {cell.gates!r}"
+        )
+    if not cell.gates:
+        raise ValueError("cell.gates must have at least one number, such as (1,), got ()")
+    for count in cell.gates:
+        check_int("each of cell.gates", count, 1)
+    check_int("cell.heads", cell.heads, 1)
+    if not cell.states or len({*cell.states}) < len(cell.states):
+        raise ValueError(f"cell.states must be different names, at least one, got {cell.states!r}")
+    if unknown := [site for site in cell.sites if field_of(site) not in SITES]:
+        raise ValueError(
+            f"cell.sites must be of {', '.join(SITES)}, or begin with one and an underscore, "
+            f"got {unknown[0]!r}"
         )
 
 
