@@ -419,6 +419,23 @@ def test_units_that_do_not_fit_a_norm_are_named():
         layer(torch.randn(2, 3, 3))
 
 
+@pytest.mark.parametrize(
+    "reads",
+    [lambda t: 2.0 if t == 0 else 1.0, int, torch.Tensor.item, lambda t: [2, 1, 1][t]],
+    ids=["if", "int", "item", "index"],
+)
+def test_a_number_that_is_taken_out_of_ages_is_named(reads):
+    class Aged(rnnorm.Cell):
+        def step(self, weights, x_term, state, normalise, t):
+            h = torch.tanh(reads(t) * x_term)
+            return h, (h,)
+
+    layer, x = rnnorm.Recurrent(Aged(), 3, 4), torch.randn(3, 2, 3)
+    said = r"Aged\.step must not take a number out of t, which is int64 \(n, 1\)"
+    with pytest.raises(RuntimeError, match=said):
+        layer(x, reset=torch.eye(3, 2, dtype=torch.bool))
+
+
 class Accumulator(rnnorm.Cell):
     """Adds to its state in place, which is also the output of the step before."""
 

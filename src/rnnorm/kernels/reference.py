@@ -20,6 +20,8 @@ from rnnorm.norm.spec import Norm, field_of
 
 #: changes a term at a step; None leaves it as it is
 Site = Callable[[Tensor, int], Tensor] | None
+# torch's words where a tensor of several numbers serves as one
+_OF_ONE_NUMBER = ("Boolean value of Tensor", "be converted to")
 
 
 def layer(
@@ -40,8 +42,9 @@ def layer(
 
     Raises:
         ValueError: if the cell asks for a batch-normalised site twice at a step, in training.
-        RuntimeError: if its step returns something else than an output and states, or changes the
-            states in place (not seen in inference mode).
+        RuntimeError: if its step returns something else than an output and states, changes the
+            states in place (not seen in inference mode), or takes a number out of t where rows
+            have different ages.
 
     Warns:
         UserWarning: if several steps from step 0 on do not ask for a site that is normalised.
@@ -125,7 +128,16 @@ def layer(
             state = begin_anew(reset[t, :n], state)
         before = state
         versions = _versions(before) if t == 0 else []
-        returned = cell.step(weights, x_term, before, normalise, age)
+        try:
+            returned = cell.step(weights, x_term, before, normalise, age)
+        except Exception as error:
+            if isinstance(age, Tensor) and any([part in str(error) for part in _OF_ONE_NUMBER]):
+                raise RuntimeError(
+                    f"{cell.name}.step must not take a number out of t, which is int64 (n, 1) "
+                    "where rows have different ages (reset=, or a tensor as step=): write "
+                    f"torch.where(t == 0, a, b) in place of a if t == 0 else b, got {error}"
+                ) from error
+            raise
         if t == 0:
             _check_returned(cell, returned, before)
             if _versions(before) != versions:
