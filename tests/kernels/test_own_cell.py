@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from compiled_cells import CELLS, NORMS, OwnGRU, ThreeStates, draw, layer
+from compiled_cells import CELLS, NORMS, Leaky, OwnGRU, ThreeStates, draw, layer
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
@@ -324,6 +324,28 @@ def test_a_parametrized_weight(name):
     parametrize.register_parametrization(model, name, torch.nn.Tanh())
     compare(model, draw(5, 4, 3))
     compare(model, draw(5, 4, 3), lengths=[5, 3, 3, 1])
+
+
+class LowRank(Leaky):
+    """A leaky cell whose recurrent matrix is a product of two narrow ones."""
+
+    def weights(self, input_size, hidden_size, bias):
+        shapes = super().weights(input_size, hidden_size, bias)
+        del shapes["weight_hh"]
+        return shapes | {"u": (hidden_size, 2), "v": (2, hidden_size)}
+
+    def units(self, weights):
+        return weights.own["u"].size(0)
+
+    def prepare(self, weights):
+        return weights._replace(weight_hh=weights.own["u"] @ weights.own["v"])
+
+
+@pytest.mark.parametrize("norm", [None, "batch", "layer"])
+def test_a_recurrent_matrix_that_prepare_makes_of_others(norm):
+    model = rnnorm.Recurrent(LowRank(), 3, 18, norm=norm, dtype=torch.float64, initial_noise=0.0)
+    compare(model, draw(5, 9, 3))
+    compare(model, draw(5, 9, 3), lengths=[5, 5, 5, 5, 5, 5, 3, 3, 1])
 
 
 class Kept(rnnorm.Cell):

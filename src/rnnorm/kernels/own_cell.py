@@ -178,8 +178,9 @@ def _form_refused(graph: Graph, request: Request, frame: Frame) -> str:
     """
     cell = request.cell
     kind = type(cell)
+    unlike = graph.independent or "weight_hh" not in cell.weights(1, 16 * cell.heads, False)
     # the blocks of two products' terms are compared below
-    allowed = ("units", "blocks") if graph.second else ("units",) if graph.independent else ()
+    allowed = ("units", "blocks") if graph.second else ("units",) if unlike else ()
     for name in _OF_THE_FRAME:
         if getattr(kind, name) is not getattr(Cell, name) and name not in allowed:
             return f"it has {name} of its own"
