@@ -285,6 +285,24 @@ def test_a_step_that_returns_other_states_is_an_error(returned):
         rnnorm.Recurrent(Mine(), 3, 4)(torch.zeros(1, 1, 3))
 
 
+@pytest.mark.parametrize(
+    ("output", "got"),
+    [
+        (lambda h: h[:1], r"\(1, 4\)"),
+        (lambda h: h.sum(1), r"\(2,\)"),
+        (lambda h: None, "NoneType"),
+    ],
+)
+def test_an_output_of_other_rows_is_an_error(output, got):
+    class Mine(rnnorm.Cell):
+        def step(self, weights, x_term, state, normalise, t):
+            h = torch.tanh(self.preactivation(weights, x_term, *state, normalise))
+            return output(h), (h,)
+
+    with pytest.raises(RuntimeError, match=rf"Mine\.step must return an output \(2, .* got {got}"):
+        rnnorm.Recurrent(Mine(), 3, 4)(torch.zeros(3, 2, 3))
+
+
 def test_a_state_that_does_not_fit_is_an_error():
     leaky = layer(Leaky(), 3, 4)
     x = torch.zeros(5, 6, 3, dtype=torch.float64)

@@ -258,8 +258,8 @@ def _check_returned(cell: Cell, returned: object, before: State) -> None:
     """Refuse what ``cell.step`` returned if it is not an output and states as large as before.
 
     Raises:
-        RuntimeError: if it is not two values, or the second is not a tuple of tensors with the
-            shapes of ``before``.
+        RuntimeError: if it is not two values, the second is not a tuple of tensors with the shapes
+            of ``before``, or the first is not a tensor with as many rows.
     """
     wanted: object = [tuple(s.shape) for s in before]
     got: object = type(returned).__name__
@@ -274,6 +274,14 @@ def _check_returned(cell: Cell, returned: object, before: State) -> None:
         raise RuntimeError(
             f"{cell.name}.step must return its output and a tuple of its states "
             f"({', '.join(cell.states)}), as large as those it got, {wanted}, got {got}"
+        )
+    output = returned[0]  # type: ignore[index]
+    shape = tuple(getattr(output, "shape", ()))
+    rows = before[0].size(0)
+    if len(shape) != 2 or shape[0] != rows:
+        raise RuntimeError(
+            f"{cell.name}.step must return an output ({rows}, ·), with the rows of its states, got "
+            f"{shape or type(output).__name__}"
         )
 
 
