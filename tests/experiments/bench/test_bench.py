@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import rnnorm
 from rnnorm.experiments.bench import bench as module
@@ -203,6 +204,39 @@ def test_a_step_of_a_recipe_runs_in_the_trainers_precision(tiny, precision, dtyp
     finally:
         handle.remove()
     assert seen == {dtype}
+
+
+def test_a_step_of_a_recipe_takes_as_many_minibatches_as_the_trainer_accumulates(tiny):
+    taken, updates = [], []
+
+    def see(layer, *_):
+        if isinstance(layer, torch.nn.Linear) and torch.is_grad_enabled():
+            taken.append(layer)
+
+    overrides = [*tiny, "--trainer.accumulate_grad_batches=3"]
+    handles = [
+        torch.nn.modules.module.register_module_forward_hook(see),
+        register_optimizer_step_post_hook(lambda *_: updates.append(1)),
+    ]
+    try:
+        bench_recipes.bench_recipes(["demo/digits-lstm"], seconds=0.001, overrides=overrides)
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert len(taken) == 3 * len(updates) > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("devices=2", "devices must be 1 except in rnnorm fit, got 2"),
+        ("num_nodes=3", "devices must be 1 except in rnnorm fit, got 3"),
+        ("accumulate_grad_batches=0", "accumulate_grad_batches must be above 0"),
+    ],
+)
+def test_a_trainer_that_the_step_of_a_recipe_cannot_have_is_refused(tiny, option, reason):
+    with pytest.raises(ValueError, match=reason):
+        bench_recipes.bench_recipes(["demo/digits-lstm"], overrides=[*tiny, f"--trainer.{option}"])
 
 
 def test_the_picture_of_recipes_says_that_paper_is_a_scale(monkeypatch, tmp_path, tiny):

@@ -24,7 +24,8 @@ from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import check_seconds, interleave, torch_threads
 from rnnorm.experiments.recipe.options import data_dir_option
 from rnnorm.experiments.recipe.recipe import read_recipe
-from rnnorm.experiments.training.build import Experiment
+from rnnorm.experiments.training.build import Experiment, check_one_process
+from rnnorm.experiments.training.ddp import refuse_trainer
 from rnnorm.experiments.writing import refuse_file
 from rnnorm.kernels import dispatch
 from rnnorm.kernels.dispatch import use_backend
@@ -46,11 +47,11 @@ def bench_recipes(
 ) -> list[Record]:
     """Time a training step of each recipe as a ratio to the first, and print a table.
 
-    A step is what :func:`rnnorm.experiments.training.fit.fit` does with a minibatch: forward,
-    backward, clipping and the optimiser's step. The first minibatches of the training set are
-    held in memory. Before the timing, the loss of the first minibatch and the outputs of the
-    recurrent layers are compared with the reference kernel's, or for torch.nn's layers with ours,
-    without autocast.
+    A step is what :func:`rnnorm.experiments.training.fit.fit` does for an update: forward and
+    backward with one minibatch, or as many as the trainer accumulates, clipping and the optimiser's
+    step. The first minibatches of the training set are held in memory. Before the timing, the loss
+    of the first minibatch and the outputs of the recurrent layers are compared with the reference
+    kernel's, or for torch.nn's layers with ours, without autocast.
 
     Args:
         recipes: recipes whose training step is timed; ratios are to the first.
@@ -73,7 +74,8 @@ def bench_recipes(
     Raises:
         ValueError: if a recipe or ``backend`` is unknown, a recipe is named twice, ``threads``
             is not from 1 to this machine's cores, ``seconds`` is not positive and finite, or
-            torch.nn lacks the layers of the first recipe.
+            torch.nn lacks the layers of the first recipe, or the trainer has several devices or
+            arguments with which no training can run.
         FileNotFoundError: if ``data_dir`` lacks files.
         NotADirectoryError: if ``out`` is a file.
         VerificationError: if a loss or an output differs from the reference's.
@@ -119,6 +121,7 @@ def _step(
 ) -> Callable[[], list[nn.Parameter]]:
     """Build a verified step that trains on the next minibatch and returns the parameters."""
     experiment = Experiment(read_recipe(name, scale).config, options)
+    refuse_trainer(experiment)
     experiment.set_up("fit")
     ours = experiment.model
     if on_torch:
@@ -128,7 +131,9 @@ def _step(
     clips = {"value": "clip_val", "norm": "max_norm"}
     if (by := given["gradient_clip_algorithm"] or "norm") not in clips:
         raise ValueError(f"trainer.gradient_clip_algorithm must be value or norm, got {by!r}")
-    fabric = Fabric(accelerator=given["accelerator"], devices=1, precision=given["precision"])
+    names = ("accelerator", "devices", "num_nodes", "precision")
+    fabric = Fabric(**{name: given[name] for name in names})
+    check_one_process(fabric.world_size)
     loader = experiment.datamodule.train_dataloader()
     batches = [fabric.to_device(b) for b in itertools.islice(loader, _MINIBATCHES)]
     model, optimizer = fabric.setup(
@@ -145,18 +150,20 @@ def _step(
     if not on_torch:
         _verify(name, ours, batches[0])
     numbers = itertools.cycle(range(len(batches)))
+    together = given["accumulate_grad_batches"]
 
     def step() -> list[nn.Parameter]:
-        """Train on the next minibatch."""
-        number = next(numbers)
+        """Train on the next minibatches."""
+        chosen = list(itertools.islice(numbers, together))
 
         def closure() -> Tensor:
             """Compute the loss and its clipped gradients."""
             optimizer.zero_grad()
-            # fabric wraps forward in the precision's context, but no other method
-            with fabric.autocast():
-                loss: Tensor = model.training_step(batches[number], number)
-            fabric.backward(loss)
+            for number in chosen:
+                # fabric wraps forward in the precision's context, but no other method
+                with fabric.autocast():
+                    loss: Tensor = model.training_step(batches[number], number) / together
+                fabric.backward(loss)
             if given["gradient_clip_val"]:
                 fabric.clip_gradients(model, optimizer, **{clips[by]: given["gradient_clip_val"]})
             return loss

@@ -172,10 +172,8 @@ class Experiment(LightningCLI):
             )
         except (MisconfigurationException, ImportError, TypeError) as error:
             raise ValueError(f"the trainer cannot be made: {error}") from None
-        if one_process and trainer.world_size > 1:
-            raise ValueError(
-                f"trainer.devices must be 1 except in rnnorm fit, got {trainer.world_size}"
-            )
+        if one_process:
+            check_one_process(trainer.world_size)
         return trainer
 
     def set_up(self, stage: str) -> None:
@@ -229,6 +227,16 @@ class Experiment(LightningCLI):
 # jsonargparse's words for a value that it cannot write
 _LOST = "Unable to serialize instance"
 _LIMIT = re.compile(r"trainer\.limit_\w+_batches")
+
+
+def check_one_process(count: int) -> None:
+    """Refuse several processes.
+
+    Raises:
+        ValueError: if ``count`` is above 1.
+    """
+    if count > 1:
+        raise ValueError(f"trainer.devices must be 1 except in rnnorm fit, got {count}")
 
 
 def place_options(config: Mapping[str, Any]) -> list[str]:
