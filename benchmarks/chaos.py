@@ -44,6 +44,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[100, 200, 400])
     parser.add_argument("--seeds", type=int, default=1)
     options = parser.parse_args()
+    if min(options.seeds, *options.steps) < 1:
+        parser.error("--steps and --seeds must be 1 or more")
     for name, (cell, norm) in CASES.items():
         for kernel in ("reference", "cpu"):
             try:

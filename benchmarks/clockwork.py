@@ -34,6 +34,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--repeats", type=int, default=6)
     given = parser.parse_args()
+    if given.repeats < 1:
+        parser.error(f"--repeats must be 1 or more, got {given.repeats}")
     with torch_threads(1):
         print(describe(machine()))
         for norm in (None, "batch"):

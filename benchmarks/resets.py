@@ -112,6 +112,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30.0, help="for each shape")
     args = parser.parse_args()
+    if not 0 <= args.share <= 1:
+        parser.error(f"--share must be from 0 to 1, got {args.share}")
     with torch_threads(args.threads):
         print(describe(machine()))
         for shape, share in [(args.shape, args.share)] if args.shape else CASES:

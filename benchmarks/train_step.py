@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnorm.experiments.bench.layers import Shape, Step, Variant, draw_input, make_layer, prepare
 from rnnorm.experiments.bench.record import Record, describe, machine, write
 from rnnorm.experiments.bench.timing import interleave, torch_threads
+from rnnorm.experiments.writing import refuse_file
 
 PAPERS = [
     Shape(784, 100, 1, 100),
@@ -183,6 +184,8 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := set(args.what) - set(ROWS):
         parser.error(f"{', '.join(unknown)} must be of {', '.join(ROWS)}")
+    if args.out:
+        refuse_file(args.out)
     records: list[Record] = []
     with torch_threads(args.threads):
         about = {**machine(), "clock": args.clock, "autocast": args.autocast}

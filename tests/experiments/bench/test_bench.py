@@ -389,6 +389,24 @@ def test_a_script_says_why_a_shape_is_refused(capsys):
 
 
 @pytest.mark.parametrize(
+    ("script", "arguments", "said"),
+    [
+        ("chaos", ["--steps", "0"], "--steps and --seeds must be 1 or more"),
+        ("clockwork", ["--repeats", "0"], "--repeats must be 1 or more, got 0"),
+        ("resets", ["--share", "2"], "--share must be from 0 to 1, got 2.0"),
+        ("train_step", ["--out", __file__], "is not a folder: it is a file"),
+    ],
+)
+def test_a_script_refuses_an_argument_before_it_times(script, arguments, said):
+    root = Path(__file__).parents[3]
+    words = [sys.executable, f"benchmarks/{script}.py", *arguments]
+    ended = subprocess.run(words, capture_output=True, text=True, cwd=root)
+    assert ended.returncode != 0
+    assert ended.stdout == ""
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--threads", "0"], "threads must be from 1 to "),
