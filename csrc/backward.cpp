@@ -172,7 +172,7 @@ struct Backward : BackwardProjection<Cell, T> {
       this->store_rows(to, s.n, u, row, stored_x);
     }
     this->template through<RNNORM_HIDDEN, U>(t, rank, s.grad_zh, s.h, u, s.n, s.grad_zh);
-    this->store_rows(s.grad_zh, s.n, u, row, stored_h);
+    this->store_rows(s.grad_zh, s.n, u, row, stored_h, 0, Cell::first_gates);
   }
 
   // sums that need the tiles of all threads or processes; false if an exchange has failed
@@ -199,6 +199,7 @@ struct Backward : BackwardProjection<Cell, T> {
       each_tile([&](auto width, Units u, const Step<T>& s) {
         this->template through<RNNORM_HIDDEN, decltype(width)::value, 1>(t, rank, s.grad_zh, s.h, u,
                                                                          s.n, s.grad_zh);
+        this->store_rows(s.grad_zh, s.n, u, row, stored_h, Cell::first_gates, G);
       });
       team.barrier();
       this->operand_gradient(t, row, first * tile_units, last * tile_units);

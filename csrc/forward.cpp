@@ -36,6 +36,9 @@ struct Forward : ForwardProjection<Cell, T> {
     either(plan.fused, plan.extra, [&](auto fused, auto extra) {
       Cell::template first<T, U, decltype(fused)::value, decltype(extra)::value>(s);
     });
+    for (int64_t b = 0; paired && b < n; ++b)
+      this->copy_as_factors(s.operand + b * H, u, H,
+                            this->seen_operand + b * this->seen_stride());
   }
 
   // the equations of one tile up to the state of the cell site, or up to h in a cell without one

@@ -25,8 +25,9 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   T *chunk, *own_x, *own_h;
   bool shows;       // the recurrent product reads another array than the output: seen
   Stored<T>* seen;  // the h of two steps as their recurrent products see it
-  T* operand;       // the rows that a second recurrent product reads
   T* inputs_anew;   // W_x x of the rows that begin anew, by thread
+  T* operand;               // what a second recurrent product multiplies
+  Stored<T>* seen_operand;  // as the product reads it
 
   explicit ForwardProducts(const rnnorm_layer& args) : Base(args) {
     // in evaluation only: the sums have another order
@@ -51,6 +52,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
     inputs_anew = arena.take<T>(a.reset && plan.fused ? a.threads * G * tile_units * B : 0);
     seen = arena.take<Stored<T>>(shows ? 2 * B * seen_stride() : 0);
     operand = arena.take<T>(Cell::two_products ? B * H : 0);
+    seen_operand = arena.take<Stored<T>>(Cell::two_products && paired ? B * seen_stride() : 0);
     two_h = arena.take<T>(a.narrow ? 2 * B * R : 0);
     if (!a.narrow) two_h = nullptr;
     this->take_rows(arena, RNNORM_INPUT, steps_at_once * B);
@@ -152,7 +154,9 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   void second_product(Units u, int64_t t, int64_t rank) const {
     const int64_t n = a.sizes[t];
     T* h = h_terms(u, t, rank);
-    recurrent_product<U, 1>(reinterpret_cast<const Stored<T>*>(operand), n, u, h);
+    const void* rows = operand;
+    if (paired) rows = seen_operand;
+    recurrent_product<U, 1>(static_cast<const Stored<T>*>(rows), n, u, h);
     this->template clear_missing<U>(u, n, h);
     take_hidden<U, 1>(h, n, u, t);
   }

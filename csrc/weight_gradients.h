@@ -63,10 +63,15 @@ struct WeightGradients : SiteStatistics<Cell, T> {
     else
       return ring;
   }
-  // copies n rows of a tile's dz for the products, from a row of the ring on
-  void store_rows(const T* dz, int64_t n, Units u, int64_t row, Stored<T>* ring) const {
-    const int64_t C = G * u.width;
-    if constexpr (paired) copy(dz, n * C, ring + G * u.first * capacity + row * C);
+  // copies the gates [begin, end) of n rows of a tile's dz for the products, from a row of the ring on
+  void store_rows(const T* dz, int64_t n, Units u, int64_t row, Stored<T>* ring, int begin = 0,
+                  int end = G) const {
+    if constexpr (paired) {
+      const int64_t C = G * u.width, first = begin * u.width;
+      Stored<T>* to = ring + G * u.first * capacity + row * C + first;
+      if (end - begin == G) return copy(dz, n * C, to);
+      for (int64_t r = 0; r < n; ++r) copy(dz + r * C + first, (end - begin) * u.width, to + r * C);
+    }
   }
 
   // the steps [start, stop) whose frames fit into the ring

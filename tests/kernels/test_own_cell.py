@@ -287,8 +287,7 @@ def test_products_of_bfloat16(kind, norm):
     exact = run(copy.deepcopy(model).double(), x.double(), "reference", **options)
     found = run(model, x, "cpu", **options)
     name = own_cell.graph_of(model.cell).option
-    one_matrix = kind not in ("two", "slstm")
-    in_pairs = one_matrix and library.multiplies_bfloat16()
+    in_pairs = kind != "slstm" and library.multiplies_bfloat16()
     assert library.own_multiplies_bfloat16(name) == in_pairs
     for key, want in exact.items():
         scale = want.double().square().mean().sqrt() + 1e-2

@@ -31,8 +31,8 @@ def _type_of(graph: Graph, dtype: torch.dtype) -> tuple[str, int]:
     """
     if dtype != torch.float64 and torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
-    one_matrix = not graph.independent and not graph.second and graph.heads == 1
-    if dtype == torch.bfloat16 and one_matrix and library.multiplies_bfloat16():
+    whole = not graph.independent and graph.heads == 1
+    if dtype == torch.bfloat16 and whole and library.multiplies_bfloat16():
         return _BFLOAT16
     return _TYPES.get(dtype, _FLOAT)
 
