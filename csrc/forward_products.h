@@ -32,7 +32,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   explicit ForwardProducts(const rnnorm_layer& args) : Base(args) {
     // in evaluation only: the sums have another order
     few = !Cell::two_products && a.min_rows < 0 && !a.saved_h && T_ * B <= few_rows;
-    shows = paired || plan.masked;
+    shows = !Cell::independent && (paired || plan.masked);
     // few inputs: compute W_x x just before its use; many, or few rows a step, for which W_x would
     // be read again and again: while a tile of W_x is in cache
     late = plan.recompute && B > few_rows;
@@ -122,7 +122,6 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
       }
       take_rows_of<U>(RNNORM_INPUT, x, offset[stop] - offset[t], u);
     }
-    const Stored<T>* before = before_rows(t);
     const uint8_t* anew = Cell::has_product ? this->anew(t) : nullptr;
     T* kept_x = inputs_anew + rank * G * tile_units * B;
     for (int64_t r = 0; anew && plan.fused && r < n; ++r)
@@ -130,11 +129,11 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
     if constexpr (!Cell::has_product)
       std::memset(h, 0, plan.fused ? 0 : size_t(n * C) * sizeof(T));
     else if constexpr (Cell::independent)
-      scaled<U>(before, n, u, h, plan.fused);
+      scaled<U>(t, n, u, h, plan.fused);
     else if (few)
-      dots<U>(before, seen_stride(), n, a.weight_hh, reads, head, u, h, plan.fused);
+      dots<U>(before_rows(t), seen_stride(), n, a.weight_hh, reads, head, u, h, plan.fused);
     else
-      recurrent_product<U>(before, n, u, h);
+      recurrent_product<U>(before_rows(t), n, u, h);
     // a product with the state before would spread its NaN
     for (int64_t r = 0; anew && r < n; ++r) {
       if (!anew[r]) continue;
@@ -171,15 +170,22 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
                   n, panel_h + G * u.first * FR + first * FR, h + first, G * U, plan.fused);
   }
 
-  // n rows of h times an independent cell's weight, unit by unit
+  // n rows of the h before step t times an independent cell's weight, unit by unit
   template <int U>
-  void scaled(const T* rows, int64_t n, Units u, T* to, bool accumulate) const {
+  void scaled(int64_t t, int64_t n, Units u, T* to, bool accumulate) const {
     const T* weight = this->own_weight + u.first;
-    for (int64_t r = 0; r < n; ++r, to += U)
+    for (int64_t r = 0; r < n; ++r, to += U) {
+      const T* h = this->h_rows(t - 1) + r * H + u.first;
+      T masked[tile_units];
+      if (plan.masked) {
+        this->drop_hidden(h, t, r, u.first, u.count, masked);
+        h = masked;
+      }
       for (int64_t k = 0; k < U; ++k) {
-        const T term = k < u.count ? rows[r * H + u.first + k] * weight[k] : T(0);
+        const T term = k < u.count ? h[k] * weight[k] : T(0);
         to[k] = accumulate ? to[k] + term : term;
       }
+    }
   }
 
   // n rows, `stride` apart, times the rows of a weight (G H, K) that belong to a tile; each `units`

@@ -179,7 +179,7 @@ struct InputGradients : WeightGradients<Cell, T> {
     if (!Cell::has_product) return;
     T sum[tile_units] = {};
     for (int64_t b = 0; b < a.sizes[t]; ++b) {
-      const T* dz = ring_h + u.first * capacity + (row + b) * u.width;
+      const T* dz = this->in_ring(ring_h, u, row) + b * u.width;
       const T* h = this->seen_by_product(t, b, u.first, u.count, rank);
       T* gradient = to + b * columns + u.first;
       for (int64_t k = 0; k < u.count; ++k) {

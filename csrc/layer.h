@@ -24,7 +24,7 @@ enum {
   RNNORM_INDRNN_TANH,  // weight_hh is (H,): W_h h is weight_hh * h
   RNNORM_INDRNN_RELU
 };
-// the type of a layer's numbers; with RNNORM_BFLOAT16 x, the weights W and the gradients of these
+// the type of a layer's numbers; with RNNORM_BFLOAT16 x, the matrices W and the gradients of these
 // are bfloat16, and all other numbers are float
 enum { RNNORM_FLOAT, RNNORM_DOUBLE, RNNORM_BFLOAT16 };
 // by row: layer norm, and without the mean RMS norm
@@ -147,7 +147,7 @@ RNNORM_API void rnnorm_update(const rnnorm_population*, int64_t sites, int64_t i
 // size of a rnnorm_layer in bytes, by which a caller recognises another version of the interface
 RNNORM_API int64_t rnnorm_layer_size();
 
-// 1 if the build in use multiplies in bfloat16, as it does for all cells but independent ones
+// 1 if the build in use multiplies in bfloat16
 RNNORM_API int rnnorm_has_bfloat16();
 
 // the instruction set in use, or null if RNNORM_CPU_ISA names one that is unknown or absent

@@ -53,14 +53,9 @@ int run_layer(const rnnorm_layer& a) {
     case RNNORM_GRU_BOTH: return run_cell<Direction, GruBoth>(a);
     case RNNORM_LIGRU: return run_cell<Direction, LiGru>(a);
     case RNNORM_RNN_TANH: return run_cell<Direction, RnnTanh>(a);
-#ifdef RNNORM_PAIRS
-    // an independent cell multiplies h by no matrix
-    default: return run_cell<Direction, RnnRelu>(a);
-#else
     case RNNORM_RNN_RELU: return run_cell<Direction, RnnRelu>(a);
     case RNNORM_INDRNN_TANH: return run_cell<Direction, IndRnnTanh>(a);
     default: return run_cell<Direction, IndRnnRelu>(a);
-#endif
   }
 #endif
 }

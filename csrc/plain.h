@@ -57,7 +57,7 @@ class Layer {
     h_n = moved(a.h0, a.B * a.R);
     c_n = moved(a.c0, a.B * a.H);
     weight_ih = moved(a.weight_ih, F * a.I, true);
-    weight_hh = moved(a.weight_hh, recurrent_weights(a), true);
+    weight_hh = moved(a.weight_hh, recurrent_weights(a), !independent(a.cell));
     weight_hr = moved(a.weight_hr, a.R * a.H, true);
     bias_ih = moved(a.bias_ih, F);
     bias_hh = moved(a.bias_hh, F);

@@ -142,10 +142,7 @@ struct SiteGradients : InputGradients<Cell, T> {
   // the memory for the gradient of a tile's W_x x
   T* into_x(Units u, int64_t t, int64_t row) const {
     return delayed ? all_x + G * (u.first * plan.frames + offset[t] * u.width)
-                   : in_ring(ring_x, u, row);
-  }
-  T* in_ring(T* ring, Units u, int64_t row) const {
-    return ring + G * (u.first * steps_rows + (paired ? 0 : row) * u.width);
+                   : this->in_ring(ring_x, u, row);
   }
 
   // gradients of statistics over all frames, or over other processes at all steps; false if an

@@ -63,6 +63,10 @@ struct WeightGradients : SiteStatistics<Cell, T> {
     else
       return ring;
   }
+  // a tile's dz of a step whose first row of the ring is `row`
+  T* in_ring(T* ring, Units u, int64_t row) const {
+    return ring + G * (u.first * steps_rows + (paired ? 0 : row) * u.width);
+  }
   // copies the gates [begin, end) of n rows of a tile's dz for the products, from a row of the ring on
   void store_rows(const T* dz, int64_t n, Units u, int64_t row, Stored<T>* ring, int begin = 0,
                   int end = G) const {

@@ -60,7 +60,7 @@ def test_as_the_definition(cell, norm, min_rows, shape):
 @pytest.mark.usefixtures("fresh_memory_is_nan")
 @pytest.mark.parametrize("resets", [0.0, 0.3])
 @pytest.mark.parametrize("dropout", DROPOUTS)
-@pytest.mark.parametrize("cell", ["LSTM", "GRU", "GRU_BOTH", "RNN_TANH", *PEEPHOLES])
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "GRU_BOTH", "RNN_TANH", "IndRNN_TANH", *PEEPHOLES])
 def test_masks_resets_and_peepholes(cell, dropout, resets):
     problem = rounded(cell, "layer", (6, 9, 5, 21), dropout=dropout, resets=resets)
     assert_as_good(problem)
@@ -101,7 +101,7 @@ def test_few_rows_without_gradient(cell, norm, rows, width):
     "dropout", [None, rnnorm.SequenceDropout(hidden=0.5), rnnorm.Zoneout(cell=0)]
 )
 @pytest.mark.parametrize("hidden_size", [5, 38, 64])
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN", "IndRNN"])
 def test_a_narrow_output_is_the_wide_one_rounded(monkeypatch, name, hidden_size, dropout, lengths):
     layer = getattr(rnnorm, name)(3, hidden_size, norm="layer", recurrent_dropout=dropout)
     x, reset = torch.randn(7, 4, 3), torch.rand(7, 4) < 0.2
@@ -124,9 +124,10 @@ def test_a_narrow_output_is_the_wide_one_rounded(monkeypatch, name, hidden_size,
     assert all(map(torch.equal, found, results()))
 
 
+@pytest.mark.parametrize("cell", ["LSTM", "IndRNN_TANH"])
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
-def test_bits_do_not_depend_on_the_number_of_threads(threads):
-    problem = rounded("LSTM", "all", (11, 40, 9, 70))
+def test_bits_do_not_depend_on_the_number_of_threads(threads, cell):
+    problem = rounded(cell, "all", (11, 40, 9, 70))
     expected = problem.results(cpu.layer, torch.bfloat16)
     before = torch.get_num_threads()
     try:

@@ -279,7 +279,7 @@ def test_autocast_and_half_types():
 
 
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
-@pytest.mark.parametrize("kind", ["lstm", "gru", "leaky", "prepared", "two", "slstm"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "leaky", "prepared", "two", "sru", "slstm"])
 def test_products_of_bfloat16(kind, norm):
     options = {"lengths": [6, 6, 3, 1]} if norm == "layer" else {}
     model = layer(kind, NORMS[norm], dtype=torch.bfloat16)

@@ -104,11 +104,12 @@ _BFLOAT16 = multiplies_bfloat16()
 
 
 def widened(inputs: Inputs, options: Options) -> Inputs:
-    """Return inputs with x and the matrices in float32, where bfloat16 cannot be multiplied."""
+    """Return inputs with what is not multiplied in bfloat16, of x and the weights, in float32."""
     if inputs.x.dtype != torch.bfloat16:
         return inputs
-    if own_multiplies_bfloat16(options.cell) if options.own else _BFLOAT16 and options.heads == 1:
-        return inputs
+    if own_multiplies_bfloat16(options.cell) if options.own else _BFLOAT16:
+        # a vector multiplies h unit by unit
+        return inputs if options.heads else inputs._replace(weight_hh=inputs.weight_hh.float())
     return inputs._replace(
         x=inputs.x.float(),
         weight_ih=inputs.weight_ih.float(),

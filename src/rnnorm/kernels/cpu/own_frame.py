@@ -31,8 +31,7 @@ def _type_of(graph: Graph, dtype: torch.dtype) -> tuple[str, int]:
     """
     if dtype != torch.float64 and torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
-    whole = not graph.independent and graph.heads == 1
-    if dtype == torch.bfloat16 and whole and library.multiplies_bfloat16():
+    if dtype == torch.bfloat16 and graph.heads == 1 and library.multiplies_bfloat16():
         return _BFLOAT16
     return _TYPES.get(dtype, _FLOAT)
 
