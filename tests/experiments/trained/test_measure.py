@@ -175,6 +175,20 @@ def test_an_option_of_training_is_refused_for_a_run(tiny, option, capsys, traine
     )
 
 
+@pytest.mark.parametrize("command", ["export", "write"])
+def test_an_option_of_the_trainer_is_refused_where_none_runs(
+    tiny, command, capsys, trained, tmp_path
+):
+    run, out = trained("lstm", tiny), tmp_path / "model"
+    words = [command, str(run.folder), "--trainer.precision=64-true"]
+    words += ["--out", str(out)] if command == "export" else []
+    with pytest.raises(SystemExit):
+        main(words)
+    said = "--trainer.precision=64-true has no effect: no trainer runs the model here"
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_a_model_without_batch_statistics_has_one_measurement(tiny, trained):
     run = trained("ln", tiny)
     (only,) = measure("demo/digits-ln", run.last_checkpoint)

@@ -142,10 +142,15 @@ def overrides(
     )
 
 
-def overrides_of_a_run(parser: ArgumentParser) -> None:
+def overrides_of_a_run(parser: ArgumentParser, by_trainer: bool = False) -> None:
     """Let a command that uses a trained model take the options of its recipe."""
+    such_as = "--data.eval_batch_size=50"
     but = ", except those of training where RUN is a run folder"
-    overrides(parser, "--data.eval_batch_size=50 --trainer.accelerator=cpu", but)
+    if by_trainer:
+        such_as += " --trainer.accelerator=cpu"
+    else:
+        but += " and those of the trainer"
+    overrides(parser, such_as, but)
 
 
 def recipe_name(word: str) -> str:

@@ -24,7 +24,7 @@ def add_options(parser: ArgumentParser) -> None:
     own.option("statistics")
     own.option("lengths", "N")
     options.trust(parser)
-    options.overrides_of_a_run(parser)
+    options.overrides_of_a_run(parser, by_trainer=True)
 
 
 def run(**given: Any) -> None:

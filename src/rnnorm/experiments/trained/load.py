@@ -103,6 +103,7 @@ def load_trained(
     scale: str | None = None,
     overrides: Sequence[str] = (),
     estimate: bool = False,
+    by_trainer: bool = False,
 ) -> Trained:
     """Build a training's model and data, and load the weights; the data are not read.
 
@@ -115,12 +116,17 @@ def load_trained(
         overrides: options of LightningCLI.
         estimate: whether the caller takes the population statistics again: those of the checkpoint
             are left out then, and need not fit.
+        by_trainer: whether the caller runs the model by its trainer, and so takes its options.
 
     Raises:
-        OverrideError: if an option of training is given for a run folder or its checkpoint.
+        OverrideError: if an option of training is given for a run folder or its checkpoint, or one
+            of a trainer that does not run the model.
         ValueError: if the checkpoint does not fit the model and data.
         FileNotFoundError: if the checkpoint is missing.
     """
+    for override in overrides:
+        if override.startswith("--trainer.") and not by_trainer:
+            raise OverrideError(f"{override} has no effect: no trainer runs the model here")
     checkpoint = checkpoint_of(run, checkpoint)
     state, options = read_checkpoint(checkpoint), [*data_dir_option(data_dir), *overrides]
     folder, recipe = (Path(run), None) if is_run(run) else (checkpoint.parent.parent, str(run))

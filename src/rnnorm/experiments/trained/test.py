@@ -81,7 +81,12 @@ def measure(
             "used"
         )
     load = partial(
-        load_trained, data_dir=data_dir, scale=scale, overrides=overrides, estimate=estimate
+        load_trained,
+        data_dir=data_dir,
+        scale=scale,
+        overrides=overrides,
+        estimate=estimate,
+        by_trainer=True,
     )
     experiment, state, path, folder, _ = load(run, checkpoint)
     others = [load(other) for other in beside]
