@@ -26,8 +26,8 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   bool shows;       // the recurrent product reads another array than the output: seen
   Stored<T>* seen;  // the h of two steps as their recurrent products see it
   T* inputs_anew;   // W_x x of the rows that begin anew, by thread
-  T* operand;               // what a second recurrent product multiplies
-  Stored<T>* seen_operand;  // as the product reads it
+  T* operand;       // what a second recurrent product multiplies
+  Stored<T>* seen_operand;  // the same as that product reads it
 
   explicit ForwardProducts(const rnnorm_layer& args) : Base(args) {
     // in evaluation only: the sums have another order
@@ -153,9 +153,10 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   void second_product(Units u, int64_t t, int64_t rank) const {
     const int64_t n = a.sizes[t];
     T* h = h_terms(u, t, rank);
-    const void* rows = operand;
-    if (paired) rows = seen_operand;
-    recurrent_product<U, 1>(static_cast<const Stored<T>*>(rows), n, u, h);
+    if constexpr (paired)
+      recurrent_product<U, 1>(seen_operand, n, u, h);
+    else
+      recurrent_product<U, 1>(operand, n, u, h);
     this->template clear_missing<U>(u, n, h);
     take_hidden<U, 1>(h, n, u, t);
   }
@@ -175,12 +176,8 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   void scaled(int64_t t, int64_t n, Units u, T* to, bool accumulate) const {
     const T* weight = this->own_weight + u.first;
     for (int64_t r = 0; r < n; ++r, to += U) {
-      const T* h = this->h_rows(t - 1) + r * H + u.first;
-      T masked[tile_units];
-      if (plan.masked) {
-        this->drop_hidden(h, t, r, u.first, u.count, masked);
-        h = masked;
-      }
+      T room[tile_units];
+      const T* h = masked_h(u, t, r, room);
       for (int64_t k = 0; k < U; ++k) {
         const T term = k < u.count ? h[k] * weight[k] : T(0);
         to[k] = accumulate ? to[k] + term : term;
@@ -275,14 +272,16 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
       copy_units(this->h_rows(t - 1) + b * R + u.first, u, narrow_rows(t) + b * R + u.first);
     if (!shows || t == T_ || before_rows(t) != seen_rows(t)) return;
     for (int64_t b = 0; b < a.sizes[t]; ++b) {
-      const T* h = this->h_rows(t - 1) + b * R + u.first;
-      T masked[tile_units];
-      if (plan.masked) {
-        this->drop_hidden(h, t, b, u.first, u.count, masked);
-        h = masked;
-      }
-      copy_as_factors(h, u, R, seen_rows(t) + b * seen_stride());
+      T room[tile_units];
+      copy_as_factors(masked_h(u, t, b, room), u, R, seen_rows(t) + b * seen_stride());
     }
+  }
+  // a tile's units of a row of h as step t multiplies them: in `room` if there is a mask
+  const T* masked_h(Units u, int64_t t, int64_t row, T* room) const {
+    const T* h = this->h_rows(t - 1) + row * R + u.first;
+    if (!plan.masked) return h;
+    this->drop_hidden(h, t, row, u.first, u.count, room);
+    return room;
   }
   // copies some of the `all` units of a row that products read, with zeros beyond the last
   static void copy_as_factors(const T* from, Units u, int64_t all, Stored<T>* row) {

@@ -206,8 +206,8 @@ def _record(layer: SequenceLayer) -> list[Tensor]:
 
     def watch(state: State) -> None:
         if index == count - 1:
-            # output and next step share this tensor: its gradient is the total derivative
-            # a first state may depend on no parameter
+            # output and next step share this tensor, so its gradient is the total derivative, which
+            # is wanted even if no parameter leads to the tensor
             hidden.append(state[0].requires_grad_())
 
     def record(call: LayerCall) -> LayerResult:
