@@ -60,6 +60,18 @@ def sum_of_terms(
     return normalise("joint" + which, z)
 
 
+def sum_of_biases(weights: Weights) -> Tensor | None:
+    """Return ``b_ih + b_hh``, None without biases."""
+    biases = [bias for bias in (weights.bias_ih, weights.bias_hh) if bias is not None]
+    return sum(biases[1:], biases[0]) if biases else None
+
+
+def separate_biases(weights: Weights) -> dict[str, Tensor]:
+    """Return each bias by the site of its own term, for a cell that reads the two terms apart."""
+    biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
+    return {site: bias for site, bias in biases.items() if bias is not None}
+
+
 def product_of_heads(h: Tensor, weight: Tensor, heads: int) -> Tensor:
     """Return the product of each head's units with its rows of a weight ``(gates * H, H / heads)``.
 
@@ -219,10 +231,8 @@ class Cell:
             bias by site; by default ``b_ih + b_hh`` at the joint site if that is normalised, else
             at the input site.
         """
-        biases = [bias for bias in (weights.bias_ih, weights.bias_hh) if bias is not None]
-        if not biases:
-            return {}
-        return {"joint" if "joint" in sites else "input": sum(biases[1:], biases[0])}
+        bias = sum_of_biases(weights)
+        return {} if bias is None else {"joint" if "joint" in sites else "input": bias}
 
     def state_sizes(self, hidden_size: int) -> tuple[int, ...]:
         """Return the widths of the states, the output first."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, Normalise, State, Weights
+from rnnorm.cells.cell import Cell, Normalise, State, Weights, sum_of_biases
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class ClockworkRNN(Cell):
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
         """Return each module's part of ``b_ih + b_hh``, at its joint site or its input site."""
-        shifts = super().shifts(weights, ())
-        if not shifts:
+        bias = sum_of_biases(weights)
+        if bias is None:
             return {}
         kind = "joint" if self.sites[-1] in sites else "input"
-        biases = shifts["input"].chunk(len(self.periods))
+        biases = bias.chunk(len(self.periods))
         return {f"{kind}_period{p}": bias for p, bias in zip(self.periods, biases, strict=True)}
 
     def blocks(self, site: str, hidden_size: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, Normalise, State, Weights, sum_of_terms
+from rnnorm.cells.cell import Cell, Normalise, State, Weights, separate_biases, sum_of_terms
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,7 @@ class GRU(Cell):
         if self.reset_after == "both":
             return super().shifts(weights, sites)
         if self.reset_after:
-            biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
-            return {site: bias for site, bias in biases.items() if bias is not None}
+            return separate_biases(weights)
         shifts = super().shifts(weights, sites)
         if "joint" not in shifts:
             return shifts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, Normalise, State, Weights
+from rnnorm.cells.cell import Cell, Normalise, State, Weights, sum_of_biases
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class MIRNN(Cell):
 
     def prepare(self, weights: Weights) -> Weights:
         """Add ``b = b_ih + b_hh`` to the weights that ``step`` gets, zeros without biases."""
-        biases = [each for each in (weights.bias_ih, weights.bias_hh) if each is not None]
-        b = sum(biases[1:], biases[0]) if biases else torch.zeros_like(weights.own["alpha"])
+        b = sum_of_biases(weights)
+        b = torch.zeros_like(weights.own["alpha"]) if b is None else b
         return weights._replace(own={**weights.own, "bias": b})
 
     def step(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, Weights
+from rnnorm.cells.cell import Cell, Weights, separate_biases
 from rnnorm.kernels.call import LayerCall
 from rnnorm.kernels.equations.graph import Graph
 from rnnorm.kernels.equations.graph_cell import GraphCell, concatenate, join_products
@@ -36,9 +36,7 @@ def adds_as_the_kernel(cell: Cell, graph: Graph, weights: Weights, active: tuple
         return False
     if type(cell).shifts is Cell.shifts:
         return not graph.separate
-    found = cell.shifts(weights, active)
-    biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
-    given = {site: bias for site, bias in biases.items() if bias is not None}
+    found, given = cell.shifts(weights, active), separate_biases(weights)
     alike = found.keys() == given.keys() and all([found[site] is given[site] for site in given])
     return alike and graph.separate and "recurrent" in graph.sites
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, Normalise, State, Weights
+from rnnorm.cells.cell import Cell, Normalise, State, Weights, separate_biases
 from rnnorm.kernels.equations.graph import SITES, Graph
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import field_of
@@ -71,12 +71,9 @@ class GraphCell(Cell):
 
     def shifts(self, weights: Weights, sites: tuple[str, ...]) -> dict[str, Tensor]:
         """Return each bias at its term's site, or their sum where the terms are summed."""
-        if not self.graph.separate:
-            return split_products(self.graph, super().shifts(weights, sites))
-        biases = {"input": weights.bias_ih, "recurrent": weights.bias_hh}
-        return split_products(
-            self.graph, {s: bias for s, bias in biases.items() if bias is not None}
-        )
+        separate = self.graph.separate
+        shifts = separate_biases(weights) if separate else super().shifts(weights, sites)
+        return split_products(self.graph, shifts)
 
     def blocks(self, site: str, hidden_size: int) -> list[int]:
         """Return the widths of a site's blocks: one where a term is of one of two products."""
