@@ -147,10 +147,8 @@ def layer(
                 )
         output, state = returned
         if zoned:
-            first = state[0]
             now = [None if zone is None else zone[t][:n] for zone in zones]
-            state = zone_out(now, before, state)
-            output = state[0] if output is first else output
+            output, state = zone_out(now, before, output, state)
         if watch is not None:
             watch(state)
         outputs.append(output)
@@ -297,12 +295,18 @@ def _warn_of_unasked(cell: Cell, norms: Collection[str], asked: Collection[str])
             )
 
 
-def zone_out(zones: Sequence[Tensor | None], before: State, state: State) -> State:
-    """Return ``d s_{t-1} + (1 - d) s_t`` of each state with a mask d (Krueger et al. 2016)."""
-    return tuple(
+def zone_out(
+    zones: Sequence[Tensor | None], before: State, output: Tensor, state: State
+) -> tuple[Tensor, State]:
+    """Return ``d s_{t-1} + (1 - d) s_t`` of each state with a mask d (Krueger et al. 2016).
+
+    An output that is the first state is zoned out with it, and returned before the states.
+    """
+    zoned = tuple(
         new if zone is None else torch.lerp(new, old, zone)
         for zone, old, new in zip(zones, before, state, strict=True)
     )
+    return zoned[0] if output is state[0] else output, zoned
 
 
 def _normalise_rows(

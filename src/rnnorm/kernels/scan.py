@@ -126,8 +126,7 @@ def layer(call: LayerCall) -> LayerResult:
             frame["age"],
         )
         if any(zone is not None for zone in zones):
-            first, after = after[0], zone_out(zones, before, after)
-            output = after[0] if output is first else output
+            output, after = zone_out(zones, before, output, after)
         kept = (output, *after) if call.all_states else (output,)
         if "active" not in frame:
             # results may alias neither one another nor the arguments
