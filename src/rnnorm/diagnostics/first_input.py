@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from rnnorm.diagnostics.gradient_flow import find_layer
-from rnnorm.diagnostics.legend import legend_above
+from rnnorm.diagnostics.gradient_flow import find_layer, plot_by_step
 from rnnorm.kernels.dispatch import use_backend
 from rnnorm.model.synchronize import set_ranks
 
@@ -79,9 +78,4 @@ def plot_first_input_influence(axes: Axes, influence: Mapping[str, Tensor]) -> N
         axes: axes to draw on.
         influence: values ``(T,)`` of :func:`first_input_influence` by label of the legend.
     """
-    for label, values in influence.items():
-        # zero has no logarithm
-        axes.plot(values.where(values > 0, torch.nan).tolist(), linewidth=1.8, label=label)
-    axes.set(xlabel="time step t", ylabel="‖∂h_t/∂x_1‖", yscale="log")
-    axes.margins(x=0)
-    legend_above(axes)
+    plot_by_step(axes, influence, "‖∂h_t/∂x_1‖")

@@ -231,10 +231,18 @@ def plot_gradient_norms(axes: Axes, norms: Mapping[Any, Tensor]) -> None:
         axes: axes to draw on.
         norms: norms ``(T,)`` by label of the legend; a number is a value of γ.
     """
-    for name, values in norms.items():
-        label = f"γ = {name:g}" if isinstance(name, (int, float)) else name
+    labelled = {
+        f"γ = {name:g}" if isinstance(name, (int, float)) else name: values
+        for name, values in norms.items()
+    }
+    plot_by_step(axes, labelled, "‖∂loss/∂h_t‖")
+
+
+def plot_by_step(axes: Axes, lines: Mapping[str, Tensor], ylabel: str) -> None:
+    """Draw values ``(T,)`` by label against the time step, on a logarithmic scale."""
+    for label, values in lines.items():
         # zero has no logarithm
         axes.plot(values.where(values > 0, torch.nan).tolist(), linewidth=1.8, label=label)
-    axes.set(xlabel="time step t", ylabel="‖∂loss/∂h_t‖", yscale="log")
+    axes.set(xlabel="time step t", ylabel=ylabel, yscale="log")
     axes.margins(x=0)
     legend_above(axes)
