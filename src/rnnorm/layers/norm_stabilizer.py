@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from rnnorm.layers.call import jagged
-from rnnorm.layers.call.sorted_batch import check_lengths
+from rnnorm.layers.call.sorted_batch import check_lengths, refuse_lengths
 from rnnorm.norm.spec import check_number
 
 
@@ -57,12 +57,8 @@ def norm_stabilizer(
             "output must be a Tensor or a PackedSequence, the first result of a layer, got a "
             f"{type(output).__name__}"
         )
-    if isinstance(output, PackedSequence):
-        kind = "a PackedSequence, which has its own"
-    else:
-        kind = "2-D output" if output.dim() == 2 else ""
-    if lengths is not None and kind:
-        raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
+    if lengths is not None:
+        refuse_lengths("output", output)
     if isinstance(output, PackedSequence):
         h, lengths = pad_packed_sequence(output)
     elif output.dim() == 2:

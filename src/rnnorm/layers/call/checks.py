@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from rnnorm.cells.cell import State
 from rnnorm.kernels.dispatch import Kernel
 from rnnorm.layers.call.autocast import autocast_dtype
-from rnnorm.layers.call.sorted_batch import count_rows
+from rnnorm.layers.call.sorted_batch import count_rows, refuse_lengths
 from rnnorm.tracing import holds, jit_tracing, values_unknown
 
 if TYPE_CHECKING:
@@ -79,9 +79,8 @@ def checked_call(
     data: Tensor = input.data if packed else input  # type: ignore[assignment]
     dim = data.dim()
     batched = packed or dim == 3
-    if lengths is not None and (packed or not batched):
-        kind = "a PackedSequence, which has its own" if packed else f"{dim}-D input"
-        raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
+    if lengths is not None:
+        refuse_lengths("input", input)
     states = len(module.cell.states)
     given = states_of(hx, states)
     fits = (packed or dim in (2, 3)) and (hx is None or len(given) == states)

@@ -119,6 +119,21 @@ def _frames(batch_sizes: Tensor, rows: int, count: int) -> Tensor:
     return torch.arange(count, device="cpu") + missing[steps]
 
 
+def refuse_lengths(name: str, frames: Tensor | PackedSequence) -> None:
+    """Refuse ``lengths`` beside an argument that is not a 3-D batch.
+
+    Raises:
+        ValueError: if ``frames``, the argument ``name``, is packed or has another dimension.
+    """
+    if isinstance(frames, PackedSequence):
+        kind = "a PackedSequence, which has its own"
+    elif frames.dim() == 3:
+        return
+    else:
+        kind = f"{frames.dim()}-D {name}"
+    raise ValueError(f"lengths must be None with {kind}: they are for a 3-D batch")
+
+
 def check_lengths(lengths: Tensor | Sequence[int], steps: int, rows: int) -> Tensor:
     """Check ``lengths`` and return them as an int64 tensor on the CPU.
 
