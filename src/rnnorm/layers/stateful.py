@@ -102,9 +102,7 @@ class Stateful(nn.Module):
         Rows that :meth:`reset` lets begin anew still have their old states here.
         """
         kept = self._kept.get(self.layer.training)
-        if kept is None:
-            return None
-        return as_hx(kept.state)
+        return None if kept is None else as_hx(kept.state)
 
     @property
     def age(self) -> int | Tensor:

@@ -45,10 +45,7 @@ def one_step(module: Any, input: Any, hx: Any, step: Any) -> Any:
         return None
     shape = (input.shape[0], module.hidden_size)
     found = one_layer(module, "", input, hx, step, shape)
-    if found is None:
-        return None
-    state = found[1]
-    return as_hx(state)
+    return None if found is None else as_hx(found[1])
 
 
 def one_layer(
@@ -80,7 +77,7 @@ def one_layer(
             found = _repeat(known, last, tensors, x, state, suffix, step or 0, noise)
             if found is not None:
                 dispatch.calls["cpu"] += 1
-                return _as_torch(found, module, x, given, suffix, products)
+                return _in_torch_dtypes(found, module, x, given, suffix, products)
     if needs_usual_call(module, x, hx, given, step, shape, products):
         return None
     cell = _cell_of_kernel(module, suffix, x)
@@ -98,7 +95,7 @@ def one_layer(
         known.missed.add(training)
         return None
     dispatch.calls["cpu"] += 1
-    return _as_torch(found, module, x, given, suffix, products)
+    return _in_torch_dtypes(found, module, x, given, suffix, products)
 
 
 def needs_usual_call(
@@ -135,7 +132,7 @@ def _multiplies(module: Any, x: Tensor, products: torch.dtype) -> bool:
     return narrow and x.dtype is torch.float32 and own_cell.built_in(module.cell)
 
 
-def _as_torch(
+def _in_torch_dtypes(
     found: tuple[Tensor, State],
     module: Any,
     x: Tensor,
