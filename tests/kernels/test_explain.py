@@ -6,6 +6,7 @@ import logging
 import pytest
 import torch
 from compiled_cells import layer
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import rnnorm
 from rnnorm import Zoneout
@@ -126,6 +127,8 @@ def test_explain_is_what_the_next_call_does():
         assert explained(cell, x[0]) == ("reference", {})
     with rnnorm.use_backend("aten"), pytest.raises(RuntimeError, match="'aten' does not cover"):
         explained(cell, x[0])
+    with pytest.raises(TypeError, match="input must be a tensor, got PackedSequence"):
+        explained(cell, pack_padded_sequence(x, [4, 2]))
     with pytest.raises(TypeError, match=r"layer must be a layer of rnnorm.*got LSTM"):
         explained(torch.nn.LSTM(3, 4), x)
 

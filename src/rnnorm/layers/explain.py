@@ -43,8 +43,9 @@ def explain(layer: Module, input: Any, **given: Any) -> Explanation:
             checks their values.
 
     Raises:
-        TypeError: if ``layer`` is not a layer of this package, ``input`` is neither a tensor nor a
-            PackedSequence, or the call does not take an argument.
+        TypeError: if ``layer`` is not a layer of this package, ``input`` is neither a tensor nor,
+            for a layer that reads sequences, a PackedSequence, or the call does not take an
+            argument.
         RuntimeError: if ``input`` has other features than the layer, or
             :func:`rnnorm.use_backend` names a kernel that does not cover the call.
 

@@ -95,7 +95,13 @@ class OneStep(NormalisedModule, nn.RNNCellBase):
         return run(kernel, input, hx, step)
 
     def explained(self, input: Tensor) -> tuple[str, dict[str, str]]:
-        """Return the kernel of a step, and why those before it do not run."""
+        """Return the kernel of a step, and why those before it do not run.
+
+        Raises:
+            TypeError: if the input is a PackedSequence, which no step takes.
+        """
+        if not isinstance(input, Tensor):
+            raise TypeError(f"input must be a tensor, got {type(input).__name__}")
         return dispatch.explain(**self._asked(input), one_step=True)
 
     def _run(
