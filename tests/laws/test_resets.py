@@ -135,7 +135,7 @@ def test_a_reset_is_a_new_sequence_in_evaluation(case, seed, got_by, kernel, dat
     rows = st.lists(steps, min_size=len(case.lengths), max_size=len(case.lengths))
     step = None if case.bidirectional else data.draw(st.one_of(steps, rows))
     module = trained(case)
-    module._asked_for_step = True  # the warning of a missing step has its own tests
+    module._warned_of_step = True  # the warning of a missing step has its own tests
     with on(kernel):
         compare(case, module, draw_resets(case.lengths, seed), got_by, step)
 
@@ -160,7 +160,7 @@ def test_every_kernel_begins_masked_rows_anew_alike(case, seed, dropped, got_by,
     module, found = case.module() if training else trained(case), []
     if any(place not in ("input", *module.cell.dropouts) for place in dropped.rates()):
         dropped = rnnorm.SequenceDropout(input=0.3)
-    module.recurrent_dropout, module._asked_for_step = dropped, True
+    module.recurrent_dropout, module._warned_of_step = dropped, True
     sequences, hx, resets = case.sequences(), case.hx(), draw_resets(case.lengths, seed)
     for kernel in (None, "reference"):
         torch.manual_seed(seed)
@@ -245,7 +245,7 @@ def test_segments_alone_give_the_same(name, norm, given_state):
     layer.eval()
     hx = [torch.randn_like(s).requires_grad_() for s in tuple_of(state)] if given_state else None
     outputs, final = [[] for _ in lengths], [None] * len(lengths)
-    layer._asked_for_step = True
+    layer._warned_of_step = True
     for b, goes_on, part in cut(sequences, resets):
         begun = tuple(s[:, b : b + 1] for s in hx) if hx and goes_on else None
         output, last, *_ = layer(part.unsqueeze(1), single(begun))

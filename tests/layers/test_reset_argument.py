@@ -103,7 +103,7 @@ IN_OTHER_ORDER = pack_padded_sequence(RESET, LENGTHS.flip(0), enforce_sorted=Fal
 )
 def test_what_reset_refuses(norm, x, reset, error, text):
     gru = layer(norm=norm).eval()
-    gru._asked_for_step = True
+    gru._warned_of_step = True
     for population in gru.children():
         population._checked = True
     with pytest.raises(error, match=text):
@@ -250,7 +250,7 @@ def test_a_compiled_model_takes_resets(options, close):
 def test_derivatives_of_torch_func_and_forward_mode_know_resets_and_lengths(options, form, close):
     gru = layer(**options)
     gru(X)
-    gru._asked_for_step = True
+    gru._warned_of_step = True
     parameters = dict(gru.eval().named_parameters())
 
     def run(parameters, x, given):

@@ -48,7 +48,7 @@ class NormalisedModule(nn.Module):
     #: processes over whose rows statistics are taken, None for this one alone
     ranks: Ranks | None = None
     _frozen = False
-    _asked_for_step = False
+    _warned_of_step = False
     # whether training may use the population for too few rows, and which warnings were given
     _population_serves = True
     _few_rows: tuple[bool, ...] = ()
@@ -144,11 +144,11 @@ class NormalisedModule(nn.Module):
         own = populations(self)
         if any([population.first_use_without_count() for population in own]):
             warnings.warn(_NO_STATISTIC, stacklevel=_stacklevel())
-        if not streams or self._asked_for_step:
+        if not streams or self._warned_of_step:
             return
         if any(population.differs_by_step() for population in own):
             # set only now: torch.export of torch 2.6 refuses new attributes
-            self._asked_for_step = True
+            self._warned_of_step = True
             warnings.warn(
                 "hx was given without step in evaluation: the first frame gets the statistics of "
                 "step 0. Pass step, the number of frames before it (0 where a sequence begins, or "

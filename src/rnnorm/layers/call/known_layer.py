@@ -196,7 +196,7 @@ class KnownLayer:
         if list(map(Tensor.data_ptr, held)) != last.prepared.key.addresses:
             return None
         # the usual call warns of a stream without step
-        alike = training or step is not None or not given or module._asked_for_step
+        alike = training or step is not None or not given or module._warned_of_step
         return tensors if alike or all([p.shared for p in tensors.populations]) else None
 
     def tensors(self, module: Any) -> LayerTensors:
