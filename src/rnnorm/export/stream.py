@@ -140,10 +140,10 @@ def check_layer(frozen: object) -> None:
                 f"frozen must be a layer without {option}, of which there is no stream in C: "
                 "rnnorm.export.onnx takes it"
             )
-    for site, own in frozen.cell.norms(frozen.norm).items():
-        if type(own) not in (BatchNorm, LayerNorm, RMSNorm):
+    for site, spec in frozen.cell.norms(frozen.norm).items():
+        if type(spec) not in (BatchNorm, LayerNorm, RMSNorm):
             raise ValueError(
-                f"norm.{site} must be a BatchNorm, LayerNorm or RMSNorm, got {own}: there is no "
+                f"norm.{site} must be a BatchNorm, LayerNorm or RMSNorm, got {spec}: there is no "
                 "other norm in C"
             )
 
@@ -161,8 +161,8 @@ def read(layer: Any, linear: nn.Linear | None = None) -> Stream:
     cell: Cell = layer.cell
     suffixes = [f"_l{k}" for k in range(layer.num_layers)]
     folded = []
-    for site, norm in cell.norms(layer.norm).items():
-        if isinstance(norm, BatchNorm) and site not in CELL_SITES:
+    for site, spec in cell.norms(layer.norm).items():
+        if isinstance(spec, BatchNorm) and site not in CELL_SITES:
             lengths = [len(getattr(layer, f"population_{site}{s}")) for s in suffixes]
             folded += [site] * (max(lengths) == 1)
     learned = cell.states if layer.learn_initial_state else ()
@@ -184,15 +184,15 @@ def _read_layer(layer: Any, suffix: str, folded: list[str]) -> Layer:
     shifts = cell.shifts(weights, tuple(norms))
     products = {"input": weights.weight_ih, "recurrent": weights.weight_hh}
     sites: dict[str, Steps | Rows] = {}
-    for site, norm in norms.items():
+    for site, spec in norms.items():
         gamma = getattr(layer, f"gamma_{site}{suffix}")
         shift = getattr(layer, f"beta_{site}{suffix}") if site in CELL_SITES else shifts.get(site)
-        if isinstance(norm, RowNorm):
-            sites[site] = Rows(norm, cell.widths(site, layer.hidden_size, norm), gamma, shift)
+        if isinstance(spec, RowNorm):
+            sites[site] = Rows(spec, cell.widths(site, layer.hidden_size, spec), gamma, shift)
             shifts.pop(site, None)
             continue
         population = getattr(layer, f"population_{site}{suffix}")
-        scale = scale_of(gamma, population.var, norm.eps)
+        scale = scale_of(gamma, population.var, spec.eps)
         shift = (0.0 if shift is None else shift) - population.mean * scale
         if site not in folded:
             sites[site] = Steps(scale, shift)

@@ -64,10 +64,10 @@ def layer(
     constants = {site: (m.to(wide), v.to(wide)) for site, (m, v) in call.constants.items()}
     sites = fixed_sites(call, gamma, shifts)
     batch: dict[str, BatchSite] = {}
-    for site, own in norms.items():
-        if own.takes_statistics:
+    for site, spec in norms.items():
+        if spec.takes_statistics:
             batch[site] = sites[site] = make_site(
-                gamma[site], shifts.get(site), own.eps, constants.get(site), call.min_rows, T
+                gamma[site], shifts.get(site), spec.eps, constants.get(site), call.min_rows, T
             )
     masked = {
         place: mask.numbers(wide).expand(T, -1, -1).unbind(0)
@@ -206,15 +206,15 @@ def fixed_sites(
     cell, units = call.cell, call.cell.units(call.weights)
     sites: dict[str, Site] = dict.fromkeys(("input", *cell.sites, "hidden", "candidate"))
     sites |= {site: partial(_add, shift) for site, shift in shifts.items() if site in sites}
-    for site, own in cell.norms(call.norm).items():
-        if not own.takes_statistics:
-            widths = cell.widths(site, units, own)
+    for site, spec in cell.norms(call.norm).items():
+        if not spec.takes_statistics:
+            widths = cell.widths(site, units, spec)
             if sum(widths) != len(gamma[site]):
                 raise ValueError(
                     f"{cell.name}.units must return the number of units, got {units}: the site "
                     f"{site!r} has {len(gamma[site])} columns, not {sum(widths)}"
                 )
-            sites[site] = partial(_normalise_rows, own, widths, gamma[site], shifts.get(site))
+            sites[site] = partial(_normalise_rows, spec, widths, gamma[site], shifts.get(site))
     return sites
 
 

@@ -180,7 +180,7 @@ def _result(call: LayerCall, leaves: Sequence[Tensor]) -> LayerResult:
     taken: dict[str, Any] = {}
     if call.min_rows is not None:
         norms = call.cell.norms(call.norm).items()
-        taken = {site: (0, 0) for site, own in norms if own.takes_statistics}
+        taken = {site: (0, 0) for site, spec in norms if spec.takes_statistics}
     state: Any = (0,) * len(call.state)
     form = tree_structure((0, state, taken, state if call.all_states else ()))
     return LayerResult(*tree_unflatten(leaves, form))

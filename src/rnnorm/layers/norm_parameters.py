@@ -35,22 +35,22 @@ def register_norm(
             f"norm.input must be 'frame' or None for {cell.name}, got 'sequence': it normalises "
             "input terms step by step"
         )
-    for site, own in cell.norms(norm).items():
+    for site, spec in cell.norms(norm).items():
         for name in [f"gamma_{site}"] + [f"beta_{site}"] * (field_of(site) in CELL_SITES):
             if name + suffix in module._parameters:
                 raise ValueError(
                     f"{cell.name}.weights must not have the name {name!r}, which is that of the "
                     "norm's parameter"
                 )
-        features = sum(cell.widths(site, hidden_size, own))
-        gamma = torch.full((features,), own.initial_gamma(site), device=device, dtype=dtype)
+        features = sum(cell.widths(site, hidden_size, spec))
+        gamma = torch.full((features,), spec.initial_gamma(site), device=device, dtype=dtype)
         module.register_parameter(f"gamma_{site}{suffix}", nn.Parameter(gamma))
         if field_of(site) in CELL_SITES:
             beta = torch.zeros(features, device=device, dtype=dtype)
             module.register_parameter(f"beta_{site}{suffix}", nn.Parameter(beta))
-        if isinstance(own, BatchNorm):
-            shared = own.population == "shared" or own.scope(site) == "sequence"
-            population = Population(features, own, shared=shared, device=device, dtype=dtype)
+        if isinstance(spec, BatchNorm):
+            shared = spec.population == "shared" or spec.scope(site) == "sequence"
+            population = Population(features, spec, shared=shared, device=device, dtype=dtype)
             module.add_module(f"population_{site}{suffix}", population)
 
 
@@ -79,9 +79,9 @@ def reset_norm(
         RuntimeError: if a parameter has a parametrization without ``right_inverse``.
     """
     starts = {f"{name}_0{kind}": 0.0 for name in learned for kind in ("", "_weight")}
-    for site, own in cell.norms(norm).items():
+    for site, spec in cell.norms(norm).items():
         for suffix in suffixes:
-            starts[f"gamma_{site}{suffix}"] = own.initial_gamma(site)
+            starts[f"gamma_{site}{suffix}"] = spec.initial_gamma(site)
             starts[f"beta_{site}{suffix}"] = 0.0
     for name in (*module._parameters, *getattr(module, "parametrizations", ())):
         # a subclass may have other parameters whose names begin alike

@@ -154,20 +154,20 @@ def _shifts(layer: SequenceLayer | OneStep) -> bool:
 def _fill(plain: nn.Module, layer: SequenceLayer | OneStep, suffix: str, name: str) -> None:
     """Fill one layer in one direction with ``γ (W z - μ) / σ + b``, which is affine in z."""
     affine: dict[str, tuple[Tensor, Tensor]] = {}
-    for site, norm in layer.cell.norms(layer.norm).items():
+    for site, spec in layer.cell.norms(layer.norm).items():
         where = f"{name}: norm.{site} must be None to be folded"
-        if not isinstance(norm, BatchNorm):
-            raise ValueError(f"{where}, got {norm}: its statistics are each row's own")
+        if not isinstance(spec, BatchNorm):
+            raise ValueError(f"{where}, got {spec}: its statistics are each row's own")
         if site in ("cell", "carry"):
-            raise ValueError(f"{where}, got {getattr(norm, site)!r}: no weight multiplies c")
+            raise ValueError(f"{where}, got {getattr(spec, site)!r}: no weight multiplies c")
         population: Population = getattr(layer, f"population_{site}{suffix}")
         if not population.shared:
             raise ValueError(
                 f"{name}: norm.population must be 'shared' to be folded, got "
-                f"{norm.population!r}: the statistics of norm.{site} differ from step to step"
+                f"{spec.population!r}: the statistics of norm.{site} differ from step to step"
             )
         mean, var = (_wide(m[0]) for m in (population.mean, population.var))
-        factor = scale_of(_wide(getattr(layer, f"gamma_{site}{suffix}")), var, norm.eps)
+        factor = scale_of(_wide(getattr(layer, f"gamma_{site}{suffix}")), var, spec.eps)
         affine[site] = factor, -mean * factor
     for kind, own in (("ih", "input"), ("hh", "recurrent")):
         weight = _wide(getattr(layer, f"weight_{kind}{suffix}"))

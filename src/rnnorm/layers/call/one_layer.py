@@ -95,7 +95,7 @@ def run_layer(
         masks = {place: mask for place, mask in masks.items() if place != "input"}
     cell, norm = module.cell, module.norm
     norms = cell.norms(norm)
-    batch_norms = {site: own for site, own in norms.items() if isinstance(own, BatchNorm)}
+    batch_norms = {site: spec for site, spec in norms.items() if isinstance(spec, BatchNorm)}
     populations: dict[str, Population] = {
         site: module._modules[f"population_{site}{suffix}"]  # type: ignore[misc]
         for site in batch_norms
