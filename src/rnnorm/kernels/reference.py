@@ -13,9 +13,9 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from rnnorm.cells.cell import Cell, State, product
+from rnnorm.cells.cell import Cell, Normalise, State, Weights, product
 from rnnorm.kernels.call import LayerCall, LayerResult
-from rnnorm.norm.moments import BatchSite
+from rnnorm.norm.moments import BatchSite, Moments
 from rnnorm.norm.spec import Norm, field_of
 
 #: changes a term at a step; None leaves it as it is
@@ -128,16 +128,7 @@ def layer(
             state = begin_anew(reset[t, :n], state)
         before = state
         versions = _versions(before) if t == 0 else []
-        try:
-            returned = cell.step(weights, x_term, before, normalise, age)
-        except Exception as error:
-            if isinstance(age, Tensor) and any([part in str(error) for part in _OF_ONE_NUMBER]):
-                raise RuntimeError(
-                    f"{cell.name}.step must not take a number out of t, which is int64 (n, 1) "
-                    "where rows have different ages (reset=, or a tensor as step=): write "
-                    f"torch.where(t == 0, a, b) in place of a if t == 0 else b, got {error}"
-                ) from error
-            raise
+        returned = _run_step(cell, weights, x_term, before, normalise, age)
         if t == 0:
             _check_returned(cell, returned, before)
             if _versions(before) != versions:
@@ -162,14 +153,10 @@ def layer(
         (torch.cat(rows[::-1]) if len(rows) > 1 else rows[0]).to(dtype)
         for rows, dtype in zip(zip(*finished, strict=True), state_dtype, strict=True)
     )
-    taken = {}
+    taken: dict[str, Moments] = {}
     if call.min_rows is not None:
         for site, statistic in batch.items():
-            if statistic.repeated():
-                raise ValueError(
-                    f"{cell.name}.step must ask for the site {site!r} once: statistics are of one "
-                    f"term, and another needs a site of its own, such as {field_of(site) + '_2'!r}"
-                )
+            _check_asked_once(cell, site, statistic)
             taken[site] = statistic.taken(1 if whole and site == "input" else T)
     states = tuple(
         _stack(each, B, sizes).to(dtype)
@@ -250,6 +237,44 @@ def _mask(masks: Sequence[Tensor], z: Tensor, t: int) -> Tensor:
 def _versions(state: State) -> list[int]:
     """Return how often each state was changed in place, as far as torch counts it."""
     return [0 if s.is_inference() else s._version for s in state]
+
+
+def _run_step(
+    cell: Cell,
+    weights: Weights,
+    x_term: Tensor,
+    state: State,
+    normalise: Normalise,
+    age: int | Tensor,
+) -> tuple[Tensor, State]:
+    """Return what ``cell.step`` returns.
+
+    Raises:
+        RuntimeError: if it takes a number out of t where rows have different ages.
+    """
+    try:
+        return cell.step(weights, x_term, state, normalise, age)
+    except Exception as error:
+        if isinstance(age, Tensor) and any([part in str(error) for part in _OF_ONE_NUMBER]):
+            raise RuntimeError(
+                f"{cell.name}.step must not take a number out of t, which is int64 (n, 1) "
+                "where rows have different ages (reset=, or a tensor as step=): write "
+                f"torch.where(t == 0, a, b) in place of a if t == 0 else b, got {error}"
+            ) from error
+        raise
+
+
+def _check_asked_once(cell: Cell, site: str, statistic: BatchSite) -> None:
+    """Refuse a cell that has asked for a batch-normalised site twice at a step.
+
+    Raises:
+        ValueError: if it has.
+    """
+    if statistic.repeated():
+        raise ValueError(
+            f"{cell.name}.step must ask for the site {site!r} once: statistics are of one "
+            f"term, and another needs a site of its own, such as {field_of(site) + '_2'!r}"
+        )
 
 
 def _check_returned(cell: Cell, returned: object, before: State) -> None:
