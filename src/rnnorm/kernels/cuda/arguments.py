@@ -10,12 +10,17 @@ from torch import Tensor
 from rnnorm.kernels.inputs import Inputs, Options
 
 
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    """Return fields of one kind of a struct."""
+    return [(name, kind) for name in names.split()]
+
+
 class CSite(ctypes.Structure):
     """A site's scale, shift and statistics."""
 
     _fields_ = [
-        *[(name, ctypes.c_void_p) for name in ("gamma", "shift", "mean", "var")],
-        *[(name, ctypes.c_int) for name in ("row", "skip", "pitch", "unused")],
+        *_fields(ctypes.c_void_p, "gamma shift mean var"),
+        *_fields(ctypes.c_int, "row skip pitch unused"),
     ]
 
 
@@ -36,8 +41,8 @@ class Extra(ctypes.Structure):
     _fields_ = [
         ("reset", ctypes.c_void_p),
         ("weight", ctypes.c_void_p * 3),
-        *[(place, CMask) for place in ("hidden", "candidate", "zone_h", "zone_c")],
-        *[(name, ctypes.c_int) for name in ("rows", "unused")],
+        *_fields(CMask, "hidden candidate zone_h zone_c"),
+        *_fields(ctypes.c_int, "rows unused"),
     ]
 
 
@@ -45,8 +50,8 @@ class BlockExchange(ctypes.Structure):
     """Where blocks exchange numbers."""
 
     _fields_ = [
-        *[(name, ctypes.c_void_p) for name in ("numbers", "partial", "state")],
-        *[(name, ctypes.c_int) for name in ("stride", "pieces", "chunk", "unused")],
+        *_fields(ctypes.c_void_p, "numbers partial state"),
+        *_fields(ctypes.c_int, "stride pieces chunk unused"),
     ]
 
 
@@ -56,11 +61,8 @@ _LAST = [
     ("starts", ctypes.c_void_p),
     ("extra", Extra),
     ("exchange", BlockExchange),
-    ("before_pitch", ctypes.c_longlong),
-    ("pitch", ctypes.c_longlong),
-    ("first", ctypes.c_int),
-    ("stop", ctypes.c_int),
-    ("units", ctypes.c_int),
+    *_fields(ctypes.c_longlong, "before_pitch pitch"),
+    *_fields(ctypes.c_int, "first stop units"),
 ]
 
 
@@ -68,12 +70,7 @@ class ForwardArguments(ctypes.Structure):
     """The struct of the same name in ``forward.cu``."""
 
     _fields_ = [
-        *[
-            (name, ctypes.c_void_p)
-            for name in (
-                *("x", "z", "before", "before_h", "c", "h", "fresh", "narrow", "seen", "weight"),
-            )
-        ],
+        *_fields(ctypes.c_void_p, "x z before before_h c h fresh narrow seen weight"),
         *_LAST,
         ("eps", ctypes.c_float),
     ]
@@ -83,14 +80,9 @@ class BackwardArguments(ctypes.Structure):
     """The struct of the same name in ``backward.cu``."""
 
     _fields_ = [
-        *[
-            (name, ctypes.c_void_p)
-            for name in (
-                *("x", "z", "before", "states", "before_h", "h", "output", "product", "carried"),
-                *("last", "carry", "carried_h", "carry_h", "d_x", "d_z", "operand", "d_gamma"),
-                *("d_shift", "d_gamma_out", "d_shift_out", "d_weight", "weight"),
-            )
-        ],
+        *_fields(ctypes.c_void_p, "x z before states before_h h output product carried last carry"),
+        *_fields(ctypes.c_void_p, "carried_h carry_h d_x d_z operand d_gamma d_shift d_gamma_out"),
+        *_fields(ctypes.c_void_p, "d_shift_out d_weight weight"),
         *_LAST,
         ("later", ctypes.c_int),
         ("eps", ctypes.c_float),
