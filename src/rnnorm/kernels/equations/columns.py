@@ -235,7 +235,7 @@ def _linear(x: Columns, weight: object, bias: Columns | None = None) -> Columns:
 
 def _pow(x: Columns, power: object) -> Columns:
     if power == 0.5:
-        return _pointwise("sqrt")(x)
+        return _sqrt(x)
     if power not in (-2, -1, 1, 2, 3, 4):
         raise TraceError(f"it has a power other than -2, -1, 0.5, 1, 2, 3 and 4: {power}")
     # power is a number here
@@ -290,20 +290,18 @@ def _in_place(function: Callable[..., Columns]) -> Callable[..., Columns]:
     return out_of_place
 
 
-_exp, _log1p, _sigmoid = map(_pointwise, ("exp", "log1p", "sigmoid"))
+_abs, _sqrt, _exp, _log1p, _sigmoid = map(_pointwise, ("abs", "sqrt", "exp", "log1p", "sigmoid"))
 _where, _neg, _gt, _ge = map(_pointwise, ("where", "neg", "gt", "ge"))
 _lt, _le, _eq, _ne = map(_pointwise, ("lt", "le", "eq", "ne"))
+# torch's functions that are one operator of a graph, which has their names
+_OPERATORS = (
+    *("neg", "abs", "sqrt", "exp", "log", "log1p", "sigmoid", "tanh"),
+    *("minimum", "maximum", "lerp", "where"),
+)
 # functions and methods of torch, by their names there
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{
-        name: _pointwise(name)
-        for name in ("neg", "abs", "sqrt", "exp", "log", "log1p", *COMPARISONS)
-    },
-    **{
-        name: _pointwise(name)
-        for name in ("sigmoid", "tanh", "minimum", "maximum", "lerp", "where")
-    },
-    **dict.fromkeys(("special_expit",), _sigmoid),
+    **{name: _pointwise(name) for name in (*_OPERATORS, *COMPARISONS)},
+    "special_expit": _sigmoid,
     **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__"), _mul),
     **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), _div),
     **dict.fromkeys(("add", "__add__", "__radd__"), _scaled(_add)),
@@ -313,14 +311,14 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "silu": _in_place(lambda x: _mul(x, _sigmoid(x))),
     "hardtanh": _in_place(_hardtanh),
     "leaky_relu": _in_place(_leaky_relu),
-    "softsign": lambda x: _div(x, _add(_pointwise("abs")(x), 1.0)),
+    "softsign": lambda x: _div(x, _add(_abs(x), 1.0)),
     **dict.fromkeys(("logical_and", "bitwise_and"), Columns.__and__),
     **dict.fromkeys(("logical_or", "bitwise_or"), Columns.__or__),
     **dict.fromkeys(("logical_not", "bitwise_not"), Columns.__invert__),
     "type_as": lambda x, other: x.to(other.dtype),
     "square": lambda x: _mul(x, x),
     "reciprocal": lambda x: _div(1.0, x),
-    "rsqrt": lambda x: _div(1.0, _pointwise("sqrt")(x)),
+    "rsqrt": lambda x: _div(1.0, _sqrt(x)),
     "pow": _pow,
     "addcmul": lambda a, b, c, value=1: _scaled(_add)(a, _mul(b, c), value),
     "clamp": _clamp,
