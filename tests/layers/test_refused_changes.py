@@ -79,6 +79,34 @@ def test_a_scale_that_is_gone_is_named(name, backend, lstm):
             lstm(torch.randn(5, 2, 3, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: rnnorm.LSTM(3, 4, norm="batch", initial_noise=0), "weight_hh_l0"),
+        (lambda: rnnorm.GRU(3, 4, 2, bidirectional=True, norm="layer"), "weight_ih_l1_reverse"),
+        (lambda: rnnorm.LSTM(3, 4, proj_size=2, norm="layer"), "weight_hr_l0"),
+        (lambda: rnnorm.LSTM(3, 4, peephole="all"), "weight_ci_l0"),
+        (lambda: rnnorm.IndRNN(3, 4), "weight_hh_l0"),
+        (lambda: rnnorm.GRUCell(3, 4, norm="layer"), "weight_hh"),
+    ],
+)
+def test_a_weight_that_is_gone_is_named(make, name, backend, called):
+    layer = make()
+    x = torch.randn((5, 2, 3) if "_l" in name else (2, 3))
+    if rnnorm.backends()[backend]:
+        return
+    with rnnorm.use_backend(backend) if backend == "reference" else contextlib.nullcontext():
+        if called:
+            layer(x)
+        delattr(layer, name)
+        before = copy.deepcopy(list(layer.buffers()))
+        with pytest.raises(RuntimeError, match=f"{name} must be a parameter"):
+            layer(x)
+    assert all(map(torch.equal, before, layer.buffers()))
+
+
 @pytest.mark.parametrize("gone", ["bias_ih_l0", "bias_hh_l0"])
 @pytest.mark.parametrize(
     "make",

@@ -42,6 +42,7 @@ class NormalisedModule(nn.Module):
 
     cell: Cell
     input_size: int
+    hidden_size: int
     norm: Norm | None
     #: names of the weights that torch.nn's class does not have
     own_weights: tuple[str, ...] = ()
@@ -92,6 +93,12 @@ class NormalisedModule(nn.Module):
     def synchronized(self) -> bool:
         """Tell whether statistics are taken over the rows of several processes."""
         return self.norm_takes_statistics() and self.ranks is not None and self.ranks.several()
+
+    def _needed_weights(self) -> list[str]:
+        """Return the names, without suffix, of the weights that no call can do without."""
+        projection = ["weight_hr"] * (getattr(self, "proj_size", 0) > 0)
+        # a bias that is gone is zero
+        return [*self.cell.weights(self.input_size, self.hidden_size, False), *projection]
 
     def _has_statistics(self) -> bool:
         """Tell whether a site of the cell is normalised by statistics over rows."""

@@ -80,8 +80,9 @@ class KnownLayer:
         kinds_and_sites = [name.rpartition("_") for name in PARAMETERS]
         kernels = [f"{kind}_{own.get(s, s)}" for kind, _, s in kinds_and_sites]
         self.parameters = [names.get(name, name) + suffix for name in kernels]
-        # a computed weight is no Parameter, and the usual call refuses a site without gamma
-        needed = [f"gamma_{site}{suffix}" for site in norms]
+        # a computed weight is no Parameter, and the usual call refuses a weight or γ that is gone
+        needed = [name + suffix for name in module._needed_weights()]
+        needed += [f"gamma_{site}{suffix}" for site in norms]
         self.kinds = [
             nn.Parameter
             if name in needed or is_parametrized(module) or getattr(module, name, None) is not None

@@ -106,13 +106,14 @@ def run_layer(
         most = x.size(1) if rows is None else int(rows.each[:, 0].sum())
         # the specs of all sites agree
         min_rows = max(2, min(next(iter(batch_norms.values())).min_rows, most))
+    # first, so that a call without them adds no statistics
+    weights, gamma, beta = _parameters(module, tuple(norms), suffix)
     counts: dict[str, Tensor | int] = {}
     if min_rows is None:
         constants = kernel.look_up(populations, step, x.size(0))
     else:
         assert isinstance(step, int)
         constants, counts = _statistics(module, populations, x, batch_sizes, min_rows, step, rows)
-    weights, gamma, beta = _parameters(module, tuple(norms), suffix)
     moments = [m for pair in constants.values() for m in pair]
     own = [*weights.own.values(), *gamma.values(), *beta.values()]
     device = x.device
@@ -244,7 +245,7 @@ def _parameters(
     """Return the weights, and γ and β by site.
 
     Raises:
-        RuntimeError: if a γ or β is None.
+        RuntimeError: if a γ, a β or a weight that the cell needs is gone.
     """
     own = {name: parameter(module, name + suffix) for name in module.own_weights}
     # the weights of torch.nn, then the cell's own
@@ -252,8 +253,11 @@ def _parameters(
     gamma = {site: parameter(module, f"gamma_{site}{suffix}") for site in active}
     shifted = [site for site in active if field_of(site) in CELL_SITES]
     beta = {site: parameter(module, f"beta_{site}{suffix}") for site in shifted}
-    for kind, found in (("gamma", gamma), ("beta", beta)):
-        for site, value in found.items():
-            if value is None:
-                raise RuntimeError(f"{kind}_{site}{suffix} must be a parameter, got None")
+    found = weights._asdict() | own
+    needed = {name: found[name] for name in module._needed_weights()}
+    needed |= {f"gamma_{site}": value for site, value in gamma.items()}
+    needed |= {f"beta_{site}": value for site, value in beta.items()}
+    for name, value in needed.items():
+        if value is None:
+            raise RuntimeError(f"{name}{suffix} must be a parameter, got None")
     return weights, gamma, beta
