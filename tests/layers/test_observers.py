@@ -1,6 +1,7 @@
 """Whoever else looks on while a layer runs: tracers, forward-mode AD, batched gradients."""
 
 import copy
+import io
 
 import pytest
 import torch
@@ -77,6 +78,22 @@ def test_a_traced_layer_keeps_no_sizes_of_a_packed_sequence(layer, backend):
         example = x, torch.tensor([5, 3, 2, 4])
         traced = torch.jit.trace(Encoder().eval(), example, check_trace=False)
         torch.testing.assert_close(traced(x, other), Encoder()(x, other))
+
+
+@pytest.mark.skipif(bool(rnnorm.backends()["cpu"]), reason=rnnorm.backends()["cpu"])
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_by_tracing_names_what_takes_its_place(layer):
+    class Model(nn.Module):
+        def __init__(self, part):
+            super().__init__()
+            self.part = part
+
+        def forward(self, x):
+            return self.part(x)[0]
+
+    for part, x in ((layer, draw()), (rnnorm.LSTMCell(3, 4, norm="layer", **F64), draw()[0])):
+        with pytest.raises(RuntimeError, match=r"dynamo=False\) .* rnnorm\.export\.onnx"):
+            torch.onnx.export(Model(part).eval(), (x,), io.BytesIO(), dynamo=False)
 
 
 def test_scripting_names_what_takes_its_place(layer):

@@ -135,7 +135,7 @@ class OneStep(NormalisedModule, nn.RNNCellBase):
             self.torch_class.forward(self, input, *rest)
             raise RuntimeError(f"input must have dtype {self.weight_ih.dtype}, got {x.dtype}")
         check_tensors(x, given)
-        check_traced(self.training and self.norm_takes_statistics())
+        check_traced(kernel, self.training and self.norm_takes_statistics())
         dtypes = None
         if products is not None:
             weight = self.weight_ih

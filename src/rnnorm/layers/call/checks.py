@@ -88,7 +88,7 @@ def checked_call(
         module._refuse(input, hx)
     # under torch.jit.trace the reference kernel records the example's sizes
     kept = input if packed and kernel.name == "reference" else None
-    check_traced(module.training and kernel.layer is not None, lengths, kept)
+    check_traced(kernel, module.training and kernel.layer is not None, lengths, kept)
     reset = None if reset is None else _checked_reset(reset, input, module.batch_first)
     rows_at = 0 if module.batch_first else 1
     if not batched:
@@ -224,19 +224,28 @@ def check_tensors(x: Tensor, state: State) -> None:
             raise RuntimeError(f"hx must have the dtype of the input, {x.dtype}, got {s.dtype}")
 
 
-def check_traced(training: bool, lengths: object = None, packed: object = None) -> None:
-    """Refuse what torch.jit.trace would record as a constant of its example.
+def check_traced(
+    kernel: Kernel, training: bool, lengths: object = None, packed: object = None
+) -> None:
+    """Refuse what torch.jit.trace would record as a constant of its example, or cannot export.
 
     Args:
+        kernel: kernel that runs the call.
         training: whether the training of a normalised layer would be recorded.
         lengths: as given by the user.
         packed: a PackedSequence whose sizes would be recorded.
 
     Raises:
-        RuntimeError: if one of the arguments is given while torch.jit.trace runs.
+        RuntimeError: if one of the last three is given while torch.jit.trace runs, or
+            ``torch.onnx.export(dynamo=False)`` would record an operator that it does not know.
     """
     if not jit_tracing():
         return
+    if kernel.traceable and torch.onnx.is_in_onnx_export():
+        raise RuntimeError(
+            "torch.onnx.export(dynamo=False) does not know the operators of rnnorm's kernels: use "
+            "rnnorm.export.onnx"
+        )
     if lengths is not None:
         raise RuntimeError("lengths must be None in torch.jit.trace, which keeps their values")
     if packed is not None:
