@@ -187,6 +187,17 @@ def test_one_option_is_given_in_one_way(tmp_path, given):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("budget", [{}, {"epochs": 1}, {"minutes": 1}])
+def test_a_limit_in_wall_clock_time_is_refused(tmp_path, budget):
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text(f"base: {BN}\ntrainer: {{max_time: '00:00:01:00'}}\n")
+    given = {"runs": [LSTM, BN], "overrides": ["--trainer.max_time=00:00:01:00"]}
+    for each in (given, {"runs": [LSTM, str(recipe)]}):
+        with pytest.raises(ValueError, match=r"trainer\.max_time must be null.*--minutes M"):
+            compare(out=tmp_path / "out", **each, **budget)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.usefixtures("unrendered")
 def test_an_option_is_varied(tmp_path, capsys):
     given = ["--vary", "model.norm=batch,layer,none", "--epochs", "1", "--out", str(tmp_path / "o")]

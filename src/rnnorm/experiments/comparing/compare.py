@@ -91,8 +91,8 @@ def compare(
 
     Raises:
         ValueError: if data, metric, seeds or budget differ; a number is out of range; an option is
-            the seed, a second budget or given twice; a folder under ``out`` holds another training;
-            or ``picture`` has no format.
+            the seed, a second budget or given twice; a recipe has ``trainer.max_time``; a folder
+            under ``out`` holds another training; or ``picture`` has no format.
         NotADirectoryError: if ``out`` is a file.
         IsADirectoryError: if ``picture`` is a folder.
         FileNotFoundError: if a file of the data is missing.
@@ -131,6 +131,7 @@ def compare(
     # all models get one seed before the next, so that an unfinished comparison is useful
     entries = sorted(named_apart(entries), key=lambda entry: entry.seed)
     refuse_incomparable(entries, budget)
+    _refuse_max_time(entries)
     _refuse_one_folder(entries)
     left = [entry for entry in entries if not is_done(entry, budget)]
     out.mkdir(parents=True, exist_ok=True)
@@ -182,6 +183,21 @@ def _refuse_one_folder(entries: Sequence[Entry]) -> None:
             raise ValueError(
                 f"{other.model} and {entry.model} would both be trained in {entry.folder}: give "
                 "one of the recipes another file name"
+            )
+
+
+def _refuse_max_time(entries: Sequence[Entry]) -> None:
+    """Refuse trainings that a limit of their own would end before the common budget.
+
+    Raises:
+        ValueError: if a recipe that is to be trained has ``trainer.max_time``.
+    """
+    for entry in entries:
+        if entry.recipe is not None and (given := entry.config["trainer"]["max_time"]) is not None:
+            raise ValueError(
+                f"trainer.max_time must be null in a comparison, got {given!r} for {entry.model}: "
+                "it would end a training before the budget of all; --minutes M gives each training "
+                "M minutes"
             )
 
 
