@@ -46,6 +46,23 @@ def test_a_profiler_that_is_asked_for_reports(tmp_path, tiny, caplog):
     assert "optimizer_step" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "accumulated",
+    [
+        ["--trainer.accumulate_grad_batches=2"],
+        [
+            "--trainer.callbacks+=GradientAccumulationScheduler",
+            "--trainer.callbacks.scheduling={0: 2}",
+        ],
+    ],
+)
+def test_minibatches_are_not_accumulated_with_lbfgs(tmp_path, tiny, accumulated):
+    overrides = [*tiny, "--optimizer=LBFGS", *accumulated]
+    with pytest.raises(ValueError, match="minibatches cannot be accumulated with LBFGS"):
+        fit(RECIPE, run_dir=tmp_path / "run", overrides=overrides)
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_average_that_no_checkpoint_would_hold_is_refused(tmp_path, tiny):
     given = "--trainer.callbacks+=StochasticWeightAveraging"
     with pytest.raises(ValueError, match=r"may not hold StochasticWeightAveraging.*EMAWeightAvera"):

@@ -10,6 +10,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
+    GradientAccumulationScheduler,
     LearningRateFinder,
     StochasticWeightAveraging,
     Timer,
@@ -81,8 +82,9 @@ def refuse_trainer(experiment: Experiment) -> None:
     """Refuse trainer arguments with which no training can run or resume.
 
     The refused arguments take no step, write no checkpoint, make Lightning divide by zero, cannot
-    clip gradients, keep averages outside of checkpoints, change the batch size or the learning rate
-    after they are recorded, or draw other ``overfit_batches`` in each epoch.
+    clip gradients, keep averages outside of checkpoints, accumulate minibatches with LBFGS, change
+    the batch size or the learning rate after they are recorded, or draw other ``overfit_batches``
+    in each epoch.
 
     Raises:
         ValueError: if an argument is refused; the message names the argument.
@@ -113,6 +115,16 @@ def refuse_trainer(experiment: Experiment) -> None:
         raise ValueError(
             f"trainer.overfit_batches must be 0, got {few}: each epoch has another order, so it "
             "would not take the same minibatches"
+        )
+    own = experiment.config_init.get("optimizer")
+    accumulates = given["accumulate_grad_batches"] > 1 or any(
+        isinstance(c, GradientAccumulationScheduler) for c in given["callbacks"] or []
+    )
+    if accumulates and own and own.class_path.endswith(".LBFGS"):
+        raise ValueError(
+            "minibatches cannot be accumulated with LBFGS, which evaluates the loss several times "
+            "a step, and Lightning would evaluate only the last minibatch again: leave out "
+            "trainer.accumulate_grad_batches and GradientAccumulationScheduler"
         )
     try:
         Timer(given["max_time"])
