@@ -36,6 +36,30 @@ def estimate_statistics(loader: Iterable[Any], model: LightningModule) -> None:
     update_bn(loader, model, model.device, forward=forward)
 
 
+def estimate_in_trainer(
+    trainer: Trainer, minibatches: Iterable[Any], model: LightningModule
+) -> None:
+    """Estimate population statistics on a trainer's device and in its precision.
+
+    Args:
+        trainer: the trainer, within a validation or a test.
+        minibatches: minibatches before any hook of the transfer to the device.
+        model: the trainer's model, or another one on the same device.
+    """
+    hooks: Any = trainer.datamodule  # type: ignore[attr-defined]
+    if hooks is None or not is_overridden("on_before_batch_transfer", hooks):
+        hooks = trainer.lightning_module
+
+    def transferred(batch: Any) -> Any:
+        # what Lightning does with a minibatch before a training step
+        batch = trainer.precision_plugin.convert_input(batch)
+        batch = hooks.on_before_batch_transfer(batch, dataloader_idx=0)
+        return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+
+    with trainer.precision_plugin.forward_context():
+        estimate_statistics(map(transferred, minibatches), model)
+
+
 class ExactStatistics(Callback):
     """A callback that re-estimates population statistics before each validation of a fit.
 
@@ -115,18 +139,7 @@ class ExactStatistics(Callback):
         if count == 0:
             return
         minibatches = islice(iter(self.minibatches(train)), count)
-        hooks: Any = trainer.datamodule  # type: ignore[attr-defined]
-        if hooks is None or not is_overridden("on_before_batch_transfer", hooks):
-            hooks = pl_module
-
-        def transferred(batch: Any) -> Any:
-            # what Lightning does with a minibatch before a training step
-            batch = trainer.precision_plugin.convert_input(batch)
-            batch = hooks.on_before_batch_transfer(batch, dataloader_idx=0)
-            return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
-
-        with trainer.precision_plugin.forward_context():
-            estimate_statistics(map(transferred, minibatches), pl_module)
+        estimate_in_trainer(trainer, minibatches, pl_module)
 
     def minibatches(self, loader: Any) -> Iterable[Any]:
         """Return the training's minibatches, with ``batch_size`` rows each if that is given.

@@ -5,8 +5,10 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
+from rnnorm import lightning
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.trained import measurement
 from rnnorm.experiments.trained import test as measuring
@@ -85,16 +87,31 @@ def test_statistics_are_estimated_on_as_many_rows_as_the_recipe_takes(tiny, tmp_
     rows = []
 
     def estimate(loader, model):
-        rows[:] = [x.size(1) for x, _ in loader]
-        estimate_statistics(loader, model)
+        batches = list(loader)
+        rows[:] = [x.size(1) for x, _ in batches]
+        estimate_statistics(batches, model)
 
-    monkeypatch.setattr(measuring, "estimate_statistics", estimate)
+    monkeypatch.setattr(lightning, "estimate_statistics", estimate)
     measure(run.folder, estimate=True)
     assert rows[0] == 45
     every = sum(rows)
     measure(run.folder, estimate=True, overrides=["--trainer.callbacks.batch_size=50"])
     assert rows[0] == 50
     assert sum(rows) == every
+
+
+def test_statistics_are_estimated_in_the_precision_of_the_test(tiny, trained, monkeypatch):
+    run, dtypes = trained("bn", tiny), []
+
+    def estimate(loader, model):
+        batches = list(loader)
+        dtypes.append((batches[0][0].dtype, torch.is_autocast_enabled("cpu")))
+        estimate_statistics(batches, model)
+
+    monkeypatch.setattr(lightning, "estimate_statistics", estimate)
+    for precision in ("64-true", "bf16-mixed"):
+        measure(run.folder, estimate=True, overrides=[f"--trainer.precision={precision}"])
+    assert dtypes == [(torch.float64, False), (torch.float32, True)]
 
 
 SHARED = "--model.norm_options.population=shared"

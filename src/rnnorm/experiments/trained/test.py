@@ -23,7 +23,7 @@ from rnnorm.experiments.training.progress import progress_bars
 from rnnorm.experiments.training.run_names import is_run
 from rnnorm.experiments.training.score import SAMPLING_ERROR
 from rnnorm.experiments.training.signals import OwnHandlers, restore_handlers
-from rnnorm.lightning import ExactStatistics, estimate_statistics
+from rnnorm.lightning import ExactStatistics, estimate_in_trainer
 
 
 def measure(
@@ -97,14 +97,9 @@ def measure(
         experiment.datamodule.load_state_dict(data_state(each, experiment.datamodule))
     loaders = _loaders(experiment, lengths)
     kinds = _kinds(experiment, statistics, loaders[0][1])
-    if estimate:
-        given = experiment.config_init["trainer"]["callbacks"] or []
-        exact = next((c for c in given if isinstance(c, ExactStatistics)), ExactStatistics())
-        models = [experiment.model, *_beside(experiment.model)]
-        for model in list(filter(batch_normalised, models)) or models[:1]:
-            minibatches = exact.minibatches(experiment.datamodule.train_dataloader())
-            estimate_statistics(minibatches, model)
-    measured = []
+    # the first test estimates the statistics, the others find them in the model
+    first: list[Callback] = [EstimateStatistics(experiment)] if estimate else []
+    measured: list[Measurement] = []
     for length, loader in loaders:
         for kind in kinds:
             measurement = Measurement(
@@ -114,7 +109,7 @@ def measure(
                 length=length,
                 estimated=estimate,
                 overrides=tuple(overrides),
-                metrics=_test(experiment, loader, kind),
+                metrics=_test(experiment, loader, kind, [] if measured else first),
                 step=state["global_step"],
             )
             measured.append(measurement)
@@ -208,13 +203,23 @@ def _kinds(
 
 
 def _test(
-    experiment: Experiment, loader: Iterable[Any], statistics: Statistics | None
+    experiment: Experiment,
+    loader: Iterable[Any],
+    statistics: Statistics | None,
+    first: Sequence[Callback],
 ) -> dict[str, float]:
-    """Run the trainer's test with one kind of statistics and return the metrics by name."""
+    """Run the trainer's test with one kind of statistics and return the metrics by name.
+
+    Args:
+        experiment: model and data.
+        loader: minibatches of the test.
+        statistics: the kind of statistics.
+        first: callbacks that are called before the statistics of minibatches are switched on.
+    """
     batch = statistics == "batch"
     signals = OwnHandlers()
     shown = [*progress_bars(), *([BatchStatistics()] if batch else [])]
-    callbacks = [MoveOtherModels(), *shown, signals]
+    callbacks = [MoveOtherModels(), *first, *shown, signals]
     # one device, on however many the training ran
     trainer = experiment.make_trainer(callbacks, devices=1, num_nodes=1, strategy="auto")
     loader = SeveralRows(loader) if batch else loader
@@ -243,6 +248,27 @@ class MoveOtherModels(Callback):
         """Give the other models the device and the type of the model's weights."""
         for other in _beside(pl_module):
             other.to(next(pl_module.parameters())).eval()
+
+
+class EstimateStatistics(Callback):
+    """Callback that estimates the statistics on the training set, on the trainer's device.
+
+    Args:
+        experiment: model and data; the recipe's ``ExactStatistics`` chooses the minibatches.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._data = experiment.datamodule
+        given = experiment.config_init["trainer"]["callbacks"] or []
+        exact = (c for c in given if isinstance(c, ExactStatistics))
+        self._exact = next(exact, ExactStatistics())
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Estimate the statistics of all models in the trainer's precision."""
+        models = [pl_module, *_beside(pl_module)]
+        for model in list(filter(batch_normalised, models)) or models[:1]:
+            minibatches = self._exact.minibatches(self._data.train_dataloader())
+            estimate_in_trainer(trainer, minibatches, model)
 
 
 class BatchStatistics(Callback):
