@@ -67,6 +67,17 @@ def test_the_previous_checkpoint_survives_a_full_disk(tmp_path, full_disk):
     assert os.listdir(path.parent) == ["last.ckpt"]
 
 
+def test_a_full_disk_that_a_logger_finds_is_told_with_the_run_folder(tmp_path, tiny, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    # tensorboard's error has no file name
+    monkeypatch.setattr("lightning.pytorch.loggers.TensorBoardLogger.log_metrics", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        fit("demo/digits-bn", run_dir=tmp_path / "run", overrides=tiny)
+    assert error.value.filename == str(tmp_path / "run")
+
+
 def test_training_stops_on_a_full_disk_and_goes_on_later(tmp_path, tiny, full_disk):
     folder, whole = tmp_path / "run", tmp_path / "whole"
     full_disk(3)

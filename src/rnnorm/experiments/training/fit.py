@@ -303,12 +303,15 @@ def _train(
             raise
         reason = f"{type(error).__name__}: {shorten(error)}"
         raise ValueError(f"cannot resume from {last}: {reason}") from error
-    except (SystemExit, OSError):
+    except (SystemExit, OSError) as error:
         if processes.is_first():
             print(f"stopped. {_kept(keep)}", flush=True)
         # lightning would exit with 1 after a second Ctrl-C
         if (came := keep.signals.came) is not None:
             raise Stopped(came, accepted.folder) from None
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            # a full disk gives an error without a file name
+            raise OSError(error.errno, error.strerror, str(accepted.folder)) from error
         raise
 
 
