@@ -8,6 +8,7 @@
 namespace rnnorm {
 namespace {
 
+constexpr bool amx = true;
 constexpr int64_t amx_rows = 16;   // of a tile at most
 constexpr int64_t amx_pairs = 16;  // of bfloat16 numbers in a row of one at most
 
@@ -159,6 +160,7 @@ bool amx_product(RowsOf<float> a, int64_t n, const int32_t* panel, float* c, int
 namespace rnnorm {
 namespace {
 
+constexpr bool amx = false;
 RNNORM_INLINE void release_tiles() {}
 
 }  // namespace

@@ -148,13 +148,16 @@ struct Forward : ForwardProjection<Cell, T> {
       if (plan.across) {
         if (!step_across(team, rank, first, last, t)) return;
       } else {
+        const auto tile = [&](int64_t i, int64_t at) {
+          return tiles[backwards(at) ? first + last - 1 - i : i];
+        };
         for (int64_t i = first; i < last; ++i) {
-          const int64_t following = i + 1 < last ? i + 1 : first;
-          const Units u = tiles[i], next = tiles[following];
+          const int64_t following = i + 1 < last ? i + 1 : first, next_t = t + (following == first);
+          const Units u = tile(i, t);
           with_width(u.width, [&](auto width) {
             constexpr int U = decltype(width)::value;
             this->template products<U>(u, t, rank);
-            gates<U>(u, t, rank, next, t + (following == first));
+            gates<U>(u, t, rank, tile(following, next_t), next_t);
             output<U>(u, t, rank);
           });
         }
@@ -168,11 +171,16 @@ struct Forward : ForwardProjection<Cell, T> {
     }
   }
 
+  // whether a step begins with the last tile, whose weights were read last and may still be in
+  // cache; other products than those by AMX prefetch the panel that follows
+  static bool backwards(int64_t t) { return amx && t % 2; }
+
   // statistics that need the tiles of all threads or processes; false if an exchange has failed
   bool step_across(Team& team, int64_t rank, int64_t first, int64_t last, int64_t t) {
-    tiles.each(first, last, [&](auto width, Units u) {
+    const auto multiply = [&](auto width, Units u) {
       this->template products<decltype(width)::value>(u, t, rank);
-    });
+    };
+    tiles.each(first, last, multiply, backwards(t));
     if (!this->meet(team, rank, t, RNNORM_INPUT, RNNORM_HIDDEN)) return false;
     merge_rows(RNNORM_INPUT, t, offset[t] - offset[t - t % steps_at_once], rank);
     merge_rows(RNNORM_HIDDEN, t, 0, rank);

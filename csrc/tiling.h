@@ -51,11 +51,11 @@ struct Tiling {
   int64_t share(int64_t rank, int64_t team) const {
     return rank == team ? count : (padded * rank + team * tile_units / 2) / (team * tile_units);
   }
-  // calls body(their number as a type, units) for each tile of [first, last)
+  // calls body(their number as a type, units) for each tile of [first, last), or for the last first
   template <class Body>
-  RNNORM_INLINE void each(int64_t first, int64_t last, Body body) const {
+  RNNORM_INLINE void each(int64_t first, int64_t last, Body body, bool backwards = false) const {
     for (int64_t i = first; i < last; ++i) {
-      const Units u = (*this)[i];
+      const Units u = (*this)[backwards ? first + last - 1 - i : i];
       with_width(u.width, [&](auto width) __attribute__((always_inline)) { body(width, u); });
     }
   }
