@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -309,8 +310,7 @@ def _train(
         # lightning would exit with 1 after a second Ctrl-C
         if (came := keep.signals.came) is not None:
             raise Stopped(came, accepted.folder) from None
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            # a full disk gives an error without a file name
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
             raise OSError(error.errno, error.strerror, str(accepted.folder)) from error
         raise
 
