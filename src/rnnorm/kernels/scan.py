@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rnnorm.cells.cell import State, product
 from rnnorm.kernels.call import LayerCall, LayerResult, Request
-from rnnorm.kernels.reference import ages_of, begin_anew, fixed_sites, zone_out
+from rnnorm.kernels.reference import ages_of, begin_anew, zone_out
+from rnnorm.kernels.sites import fixed_sites
 from rnnorm.norm.moments import Moments, normalise_by, scale_of
 from rnnorm.tracing import RELEASE
 
