@@ -94,7 +94,7 @@ def __getattr__(name: str) -> Any:
     if not name.startswith("__"):
         for home, names in _HOMES.items():
             module = import_module(home)
-            globals().update({name: getattr(module, name) for name in names})
+            globals().update({each: getattr(module, each) for each in names})
         if name in globals():
             return globals()[name]
     raise AttributeError(f"module 'rnnorm' has no attribute {name!r}")

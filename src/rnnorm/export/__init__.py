@@ -148,22 +148,7 @@ def onnx(
     """
     import onnxruntime
 
-    if not isinstance(example, tuple):
-        kind = type(example).__name__
-        raise TypeError(f"example must be a tuple of the model's inputs, as in (x,), got a {kind}")
-    values = (*example, *(kwargs or {}).values())
-    if any(isinstance(v, PackedSequence) for v in values) or any(
-        tensor.is_nested for tensor in tensors_in(values)
-    ):
-        raise TypeError(
-            "example must have no PackedSequence and no nested tensor: give a padded batch, and "
-            "lengths in kwargs"
-        )
-    if any(t.dtype == torch.bfloat16 for t in (*model.parameters(), *tensors_in(example, kwargs))):
-        raise TypeError(
-            "model and example must not be bfloat16, in which onnxruntime has no matrix product on "
-            "a CPU: export model.float() with an example in float32"
-        )
+    _check_example(model, example, kwargs)
     path = Path(path)
     check_path(path)
     _check_names("input_names", input_names, len(tensors_in(example, kwargs)))
@@ -173,16 +158,8 @@ def onnx(
         lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf,
         (example, kwargs or {}),
     )
-    try:
-        given = inspect.signature(frozen.forward).bind(*example, **kwargs).arguments
-    except TypeError as error:
-        raise TypeError(f"example and kwargs must fit the model's forward: {error}") from None
+    given = _bound(frozen, example, kwargs)
     named = {name: value for name, value in given.items() if name in kwargs}
-    if unnamed := sorted(kwargs.keys() - named):
-        raise TypeError(
-            f"kwargs must name parameters of the model's forward, got {unnamed}, which it takes by "
-            "**kwargs: that is not exported"
-        )
     if isinstance(given.get("step"), int) and any(
         isinstance(module, Population) and module.differs_by_step() for module in model.modules()
     ):
@@ -226,6 +203,49 @@ def onnx(
     if any(messages):
         warnings.warn(next(filter(None, messages)), stacklevel=2)
     return sizes
+
+
+def _check_example(
+    model: nn.Module, example: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> None:
+    """Check the types of the inputs.
+
+    Raises:
+        TypeError: as :func:`onnx` does.
+    """
+    if not isinstance(example, tuple):
+        kind = type(example).__name__
+        raise TypeError(f"example must be a tuple of the model's inputs, as in (x,), got a {kind}")
+    values = (*example, *(kwargs or {}).values())
+    tensors = tensors_in(values)
+    if any(isinstance(v, PackedSequence) for v in values) or any(t.is_nested for t in tensors):
+        raise TypeError(
+            "example must have no PackedSequence and no nested tensor: give a padded batch, and "
+            "lengths in kwargs"
+        )
+    if any(t.dtype == torch.bfloat16 for t in (*model.parameters(), *tensors)):
+        raise TypeError(
+            "model and example must not be bfloat16, in which onnxruntime has no matrix product on "
+            "a CPU: export model.float() with an example in float32"
+        )
+
+
+def _bound(model: nn.Module, example: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs by the names of the parameters of ``forward``, in their order.
+
+    Raises:
+        TypeError: if the inputs do not fit ``forward``, or it takes some by ``**kwargs``.
+    """
+    try:
+        given = inspect.signature(model.forward).bind(*example, **kwargs).arguments
+    except TypeError as error:
+        raise TypeError(f"example and kwargs must fit the model's forward: {error}") from None
+    if unnamed := sorted(kwargs.keys() - given.keys()):
+        raise TypeError(
+            f"kwargs must name parameters of the model's forward, got {unnamed}, which it takes by "
+            "**kwargs: that is not exported"
+        )
+    return dict(given)
 
 
 def every_size(inputs: Any) -> Any:

@@ -14,6 +14,7 @@ from rnnorm.layers.call.autocast import without_autocast
 from rnnorm.layers.call.one_layer import CallSettings, run_layer
 from rnnorm.layers.call.sorted_batch import Batch, drop_frames, reverse
 from rnnorm.layers.recurrent_dropout import draw_masks
+from rnnorm.norm.merged_moments import ActiveRows
 from rnnorm.tracing import unobserved
 
 if TYPE_CHECKING:
@@ -39,18 +40,10 @@ def run_stack(
         ValueError: if in training with gradients there are too few rows for a statistic, and no
             estimate.
     """
-    products = settings.products
-    output, sizes = batch.x, batch.batch_sizes
-    steps, rows = output.size(0), None
+    products, steps = settings.products, batch.x.size(0)
+    output, sizes, rows = batch.x, batch.batch_sizes, None
     if module.training and module.synchronized():
-        assert module.ranks is not None
-        own = torch.full((steps,), output.size(1), device="cpu") if sizes is None else sizes
-        rows = module.ranks.active_rows(own, output.device)
-        # other ranks may have longer sequences
-        missing = rows.each.size(1) - steps
-        # not torch.nn.functional.pad, which in torch 2.6 refuses a tensor without rows
-        output = torch.cat([output, output.new_zeros(missing, *output.shape[1:])])
-        sizes = pad(own, (0, missing))
+        output, sizes, rows = _as_long_as_of_other_ranks(module, output, sizes)
     suffixes = module._suffixes()
     directions = 2 if module.bidirectional else 1
     final: list[State] = []
@@ -93,18 +86,28 @@ def run_stack(
                 output = torch.cat(outputs, -1)
     # no slice unless needed: a view would not allow detach_()
     output = output if output.size(0) == steps else output[:steps]
-    if (
-        len(final) == 1
-        and settings.kernel.layer is cpu.layer
-        and (not torch.is_grad_enabled() or unobserved(()))
-    ):
-        # in place, as the results are the kernel's own, and a view would not allow detach_()
-        state = tuple([s.unsqueeze_(0) for s in final[0]])
-    else:
-        with without_autocast(output.device, products):
-            state = tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
-    if not settings.all_states:
-        return output, state, ()
     with without_autocast(output.device, products):
-        states = tuple([torch.stack(parts, 2)[:steps] for parts in zip(*every, strict=True)])
-    return output, state, states
+        state = _final_state(settings, final)
+        stacked = zip(*every, strict=True) if settings.all_states else ()
+        return output, state, tuple([torch.stack(parts, 2)[:steps] for parts in stacked])
+
+
+def _as_long_as_of_other_ranks(
+    module: SequenceLayer, x: Tensor, sizes: Tensor | None
+) -> tuple[Tensor, Tensor, ActiveRows]:
+    """Return input and rows of each step, with the steps of the longest rank, and all its rows."""
+    assert module.ranks is not None
+    own = torch.full((x.size(0),), x.size(1), device="cpu") if sizes is None else sizes
+    rows = module.ranks.active_rows(own, x.device)
+    missing = rows.each.size(1) - x.size(0)
+    # not torch.nn.functional.pad, which in torch 2.6 refuses a tensor without rows
+    return torch.cat([x, x.new_zeros(missing, *x.shape[1:])]), pad(own, (0, missing)), rows
+
+
+def _final_state(settings: CallSettings, final: list[State]) -> State:
+    """Return the final states of all layers, one after the other."""
+    own = settings.kernel.layer is cpu.layer and (not torch.is_grad_enabled() or unobserved(()))
+    if len(final) == 1 and own:
+        # in place, as the results are the kernel's own, and a view would not allow detach_()
+        return tuple([s.unsqueeze_(0) for s in final[0]])
+    return tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
