@@ -64,6 +64,19 @@ def last(folder):
     return read_checkpoint(folder / "checkpoints" / "last.ckpt")
 
 
+def test_a_signal_before_the_first_step_tells_how_to_resume(tmp_path, tiny, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        signal.raise_signal(signal.SIGINT)
+
+    folder = str(tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr("rnnorm.experiments.training.fit.MetricsFile", interrupted)
+        assert main(["fit", RECIPE, "--run-dir", folder, *tiny]) == 130
+    assert f"resume with: rnnorm fit --resume {folder}" in capsys.readouterr().out
+    assert main(["fit", "--resume", folder]) == 0
+    assert last(tmp_path / "run")["global_step"] == 21
+
+
 def assert_same_training(one, two):
     for name, value in one["state_dict"].items():
         assert torch.equal(value, two["state_dict"][name]), name

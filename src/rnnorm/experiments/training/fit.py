@@ -186,20 +186,21 @@ def fit(
         if resume is None and writes:
             start_run(folder, about, experiment.as_yaml())
             locks.enter_context(only_process(folder))
-        if not quiet:
-            print(introduction(about, experiment, trainer, folder), flush=True)
-            if resume is not None:
-                print(f"resuming at step {step}", flush=True)
-        if writes:
-            # loggers write into the folder, so it must exist and be locked
-            trainer.loggers = [
-                MetricsFile(folder / "metrics.csv", clock, first_dropped=step),
-                TensorBoardLogger(
-                    folder, name="", version="tensorboard", default_hp_metric=False, purge_step=step
-                ),
-            ]
         try:
+            # from here on a signal leaves a folder that can be resumed
             with signals:
+                if not quiet:
+                    print(introduction(about, experiment, trainer, folder), flush=True)
+                    if resume is not None:
+                        print(f"resuming at step {step}", flush=True)
+                if writes:
+                    # loggers write into the folder, so it must exist and be locked
+                    trainer.loggers = [
+                        MetricsFile(folder / "metrics.csv", clock, first_dropped=step),
+                        TensorBoardLogger(
+                            folder, "", "tensorboard", default_hp_metric=False, purge_step=step
+                        ),
+                    ]
                 _train(experiment, trainer, keep, last, accepted)
         except DivergedError:
             raise
