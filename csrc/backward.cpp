@@ -303,7 +303,7 @@ struct Backward : BackwardProjection<Cell, T> {
   }
 
   void prefer_huge_pages() const {
-    rnnorm_prefer_huge_pages(a.grad_x, T_ * B * I * int64_t(sizeof(T)));
+    rnnorm_prefer_huge_pages(a.grad_x, T_ * B * I * int64_t(sizeof(Stored<T>)));
   }
 };
 

@@ -3,14 +3,19 @@
 Where the processor does not multiply in bfloat16, the same tests see its float32 numbers.
 """
 
+import mmap
+import re
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from problems import CELLS, DROPOUTS, MORE_CELLS, MORE_NORMS, PEEPHOLES, Problem, assert_same
 
 import rnnorm
 from rnnorm.kernels import reference
+from rnnorm.kernels.cpu import backward, library
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu import library
 
 SHAPES = {
     "one-row-one-step": ((1, 1, 1, 1), None),
@@ -137,6 +142,36 @@ def test_bits_do_not_depend_on_the_number_of_threads(threads, cell):
         torch.set_num_threads(before)
     for name, want in expected.items():
         assert torch.equal(found[name], want), name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone is asked for huge pages")
+# float16 is computed in float32
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_no_huge_pages_are_asked_for_beyond_the_gradient_of_x(monkeypatch, dtype):
+    found = []
+
+    def with_room(*arguments):
+        grads = allocate(*arguments)
+        size = grads.x.nbytes
+        room = mmap.mmap(-1, 2 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        x = torch.frombuffer(room, dtype=grads.x.dtype, count=grads.x.numel())
+        # held, so that no other memory gets its addresses
+        found.append((x, x.data_ptr() + size, x.data_ptr() + 2 * size))
+        return grads._replace(x=x.view_as(grads.x))
+
+    allocate = backward.allocate_gradients
+    monkeypatch.setattr(backward, "allocate_gradients", with_room)
+    layer = rnnorm.RNN(64, 1, dtype=dtype)
+    # smaller gradients get no huge pages
+    x = torch.zeros(80, 4096, 64, dtype=dtype, requires_grad=True)
+    with rnnorm.use_backend("cpu"):
+        output, _ = layer(x)
+    output.sum().backward()
+    ((_, end, end_of_room),) = found
+    maps = Path("/proc/self/smaps").read_text()
+    for first, last, flags in re.findall(r"^(\w+)-(\w+) .*?^VmFlags:(.*?)$", maps, re.M | re.S):
+        if int(first, 16) < end_of_room and int(last, 16) > end + mmap.PAGESIZE:
+            assert "hg" not in flags.split()
 
 
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
