@@ -1,6 +1,6 @@
-// the backward pass: gate gradients of a thread's units, a barrier, then its columns of dR W_h.
-// Another barrier before each statistic's sums that have parts of several threads, two products in
-// turn where a step has two, and another before a projected h
+// the backward pass: at each step the gradients of the gates of a thread's units, a barrier, then that
+// of its units of the h before, from the gates of all threads and W_h. Another barrier before each
+// statistic's sums that have parts of several threads, for a second product and for a projected h
 #include "pass.h"
 #include "projection.h"
 
@@ -19,8 +19,10 @@ struct Backward : BackwardProjection<Cell, T> {
   // whether the equations of a step are computed in two halves
   static constexpr bool halves = Cell::has_cell || Cell::two_products;
 
-  F* panel_x;
-  T *own_x, *grad_states, *gate, *grad_cell, *own_c;
+  F* panel_x;           // W_x, where W_x x is computed again
+  T *own_x, *own_c;     // W_x x and the normalised c of a tile, computed again
+  T* grad_states;       // gradients of the states that the next step reads
+  T *gate, *grad_cell;  // those of Step
 
   using Base::Base;
 

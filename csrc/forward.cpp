@@ -13,7 +13,10 @@ struct Forward : ForwardProjection<Cell, T> {
       Base::R, Base::kept, Base::steps_at_once, Base::x_terms, Base::h_terms, Base::merge_rows;
   static constexpr int G = Cell::gates;
 
-  T *states_now, *own_c, *made_c, *gate;
+  T* states_now;  // the states that the next step reads, where none are saved
+  T* own_c;       // the normalised c of one tile, by thread
+  T* made_c;      // the new c, where the next step reads another and none is saved
+  T* gate;        // what the second half of a step reads of the first
 
   using Base::Base;
 
@@ -41,7 +44,8 @@ struct Forward : ForwardProjection<Cell, T> {
                             this->seen_operand + b * this->seen_stride());
   }
 
-  // the equations of one tile up to the state of the cell site, or up to h in a cell without one
+  // the equations of one tile up to the state of the cell site, or up to h in a cell without one;
+  // prefetches the memory for the terms of the tile that the thread computes next
   template <int U>
   void gates(Units u, int64_t t, int64_t rank, Units next, int64_t next_t) const {
     const int64_t n = a.sizes[t];

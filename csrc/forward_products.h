@@ -22,7 +22,8 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   bool late;              // W_x x is computed just before its use
   int64_t steps_at_once;  // steps of one input product
   F *panel_x, *panel_h;
-  T *chunk, *own_x, *own_h;
+  T* chunk;          // W_x x of steps_at_once steps, where it is not saved
+  T *own_x, *own_h;  // the terms of one step, where these are not saved either
   bool shows;       // the recurrent product reads another array than the output: seen
   Stored<T>* seen;  // the h of two steps as their recurrent products see it
   T* inputs_anew;   // W_x x of the rows that begin anew, by thread
@@ -142,7 +143,8 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
       else
         std::memset(h + r * C, 0, C * sizeof(T));
     }
-    // elsewhere h is finite, or a ReLU's, whose backward stops NaN
+    // elsewhere h is finite, or backward makes the gradients of units that do not exist zero: a
+    // ReLU reads 0 as their h, and clear_beyond does so in users' cells
     if (t == 0 || this->passes() || this->projects()) this->template clear_missing<U>(u, n, h);
     if (!plan.ahead && this->takes(*x_site, t)) take_statistic<G, U>(*x_site, x, n, u, t);
     take_hidden<U, 0>(h, n, u, t);

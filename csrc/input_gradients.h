@@ -1,4 +1,4 @@
-// the gradients of x and of the h of the step before: dZ with the weights
+// the gradients of x and of the h of the step before: dz times the weights
 #pragma once
 #include "weight_gradients.h"
 
@@ -17,8 +17,9 @@ struct InputGradients : WeightGradients<Cell, T> {
   static constexpr int64_t panel_tiles = 8;  // this many tiles of W, 64 columns wide, fit in cache
 
   int64_t columns;  // columns of the gradient of h: R rounded up to whole vectors
-  F *panel_t, *panel_i;
-  T *grad_h, *block_x;
+  F *panel_t, *panel_i;  // W_h and W_x as packed by pack_rows
+  T* grad_h;             // gradient of h at one step, (B, columns)
+  T* block_x;            // 64 columns of the gradient of x
   T* grad_seen;     // gradient of the masked h
   T* grad_operand;  // gradient of what a second product multiplies at one step
 
@@ -62,7 +63,7 @@ struct InputGradients : WeightGradients<Cell, T> {
     return {begin, quotient_up(end, tile_units) - begin};
   }
 
-  // columns [first, last) of dR W_h at step t, from the panels packed by pack_rows
+  // the gradient of the units [first, last) of the h before step t, from the dz of step t
   void recurrent_gradient(int64_t t, int64_t row, int64_t first, int64_t last,
                           int64_t rank) const {
     const bool passes = this->passes();

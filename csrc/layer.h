@@ -27,7 +27,7 @@ enum {
 // the type of a layer's numbers; with RNNORM_BFLOAT16 x, the matrices W and the gradients of these
 // are bfloat16, and all other numbers are float
 enum { RNNORM_FLOAT, RNNORM_DOUBLE, RNNORM_BFLOAT16 };
-// by row: layer norm, and without the mean RMS norm
+// ROW and RMS are of each row: layer norm, and RMS norm, which subtracts no mean
 enum { RNNORM_OFF, RNNORM_FRAME, RNNORM_SEQUENCE, RNNORM_ROW, RNNORM_RMS };
 // the gates of a term that share the statistics of a row. BLOCKS: all, but in a GRU its two gates
 // apart from its candidate; TERM: all; GATE: each by itself
@@ -103,7 +103,8 @@ struct rnnorm_layer {
   const void *weight_ih, *weight_hh;
   const void* weight_hr;  // (R, H), null without a projection
   const void *bias_ih, *bias_hh;
-  // one weight a unit, null without; the last one of a cell with more of them is (weights, H)
+  // each has one weight a unit, or is null; if a user's cell has more weights than these, the last one
+  // holds all that are left, (weights - 2, H)
   const void* peephole[RNNORM_PEEPHOLES];
   rnnorm_mask mask[RNNORM_MASKS];
   void *output, *h_n, *c_n;

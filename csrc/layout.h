@@ -73,13 +73,15 @@ struct Layer {
 
   static constexpr int gates_of(int which) { return which == RNNORM_CELL ? 1 : G; }
 
-  // offset of a tile's numbers that the step reads again after the barrier
+  // offset of a tile's scratch memory, in numbers for each row and unit: where a step has barriers
+  // between its parts each tile has its own, elsewhere the tiles of a thread use one in turn
   int64_t own(Units u, int64_t rank) const {
     return B * (plan.across ? u.first : rank * tile_units);
   }
   int64_t own_size() const { return B * (plan.across ? P : a.threads * tile_units); }
 
-  // offset of a tile at step t in the arrays saved for backward
+  // where the rows of a tile at step t lie in an array saved for backward: it is ordered by tile, and
+  // within a tile by frame
   T* kept(void* saved, int columns, Units u, int64_t t) const {
     return static_cast<T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
   }

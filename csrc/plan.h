@@ -12,8 +12,8 @@ struct Plan {
   bool recompute;  // compute W_x x again in backward: cheaper than to keep it
   bool whole;      // one statistic of W_x x over all frames
   bool ahead;      // statistics of W_x x at all steps are taken before the first step
-  bool across;     // statistics have parts of other threads (by row) or other processes, or a step
-                   // has two products
+  bool across;     // a thread goes over its tiles several times a step, with barriers in between: for
+                   // statistics by row or of several processes, or a second product
   bool extra;      // the cell's equations have peepholes, recurrent dropout or a normalised carry
   bool masked;     // the recurrent product reads a masked h
   int64_t frames;  // sum of sizes

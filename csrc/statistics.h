@@ -146,9 +146,10 @@ struct SiteStatistics : Layer<Cell, T> {
         for (int64_t k = first; k < last; k += line) (void)p[g * H + k];
   }
 
-  // prepares a site's y = (x - mean) * scale + shift for one tile at step t, in the thread's room
-  // for 4 * rows * columns, rows > 1 where each has constants of its own; y = gamma * x + shift
-  // where x has been normalised by row
+  // prepares a site's y = (x - mean) * scale + shift for one tile at step t; y = gamma * x + shift
+  // where x has been normalised by row, y = x + shift without a norm. Its 4 * rows * columns
+  // numbers, rows > 1 where each has constants of its own, lie in the thread's room for the site,
+  // and are overwritten when the next tile or step is prepared
   template <int U, int Which>
   Affine<T> affine(int64_t t, Units u, int64_t rank) const {
     constexpr int Gates = gates_of(Which), C = Gates * U, W = Tile<T, U>::W;

@@ -51,7 +51,7 @@ struct Tiling {
   int64_t share(int64_t rank, int64_t team) const {
     return rank == team ? count : (padded * rank + team * tile_units / 2) / (team * tile_units);
   }
-  // calls body(their number as a type, units) for each tile of [first, last), or for the last first
+  // calls body(width as a type, units) for the tiles [first, last), or from the last to the first
   template <class Body>
   RNNORM_INLINE void each(int64_t first, int64_t last, Body body, bool backwards = false) const {
     for (int64_t i = first; i < last; ++i) {

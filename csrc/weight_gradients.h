@@ -1,4 +1,5 @@
-// the gradients of the weights: dZ with the x and h of many steps, which are packed as frames
+// the gradients of the weights: dz, the gradient of the products W_x x and W_h h, with the x and h of
+// many steps, which are packed as frames
 #pragma once
 #include "packing.h"
 #include "statistics.h"
@@ -21,6 +22,7 @@ struct WeightGradients : SiteStatistics<Cell, T> {
   static constexpr int packed = Block<T, G * int(tile_units)>::R;
 #endif
 
+  // the ring: memory for dz by tile, which the next steps overwrite once products have read it all
   int64_t capacity;    // frames of the ring
   int64_t capacity_f;  // factors along the frames of the ring
   int64_t grad_rows;   // rows of a tile's gradient of W_h: whole blocks of packed_h
