@@ -2,6 +2,7 @@
 // processes wait for each other's parts, and the scale and shift that follow from them
 #pragma once
 #include "layout.h"
+#include "subnormals.h"
 #include "team.h"
 
 namespace rnnorm {
@@ -16,6 +17,8 @@ struct SiteStatistics : Layer<Cell, T> {
 
   int64_t last_good = -1;  // last step with a statistic of its own
   bool failed = false;     // whether an exchange has failed
+  // that of the thread which has called the pass, and calls the exchange
+  const FloatControl::Register callers_control = FloatControl::read();
   T* affines[RNNORM_SITES];
   // a site normalised by row: each tile's two numbers, and what each thread has merged them to
   struct RowSite {
@@ -109,7 +112,9 @@ struct SiteStatistics : Layer<Cell, T> {
     for (int which = first; rank == 0 && which <= last && !failed; ++which) {
       if (!across(which, t) || by_row(which)) continue;
       const bool every_step = which == RNNORM_INPUT && !plan.whole;
+      // code of others counts no subnormal number as zero, and may shape the tiles of AMX
       release_tiles();
+      const WithFloatControl here(callers_control);
       failed = a.exchange(which, t, every_step ? last_good + 1 : 1) != 0;
     }
     team.barrier();

@@ -8,16 +8,8 @@
 namespace rnnorm {
 namespace {
 
-// for this thread, until the object is destroyed: some processors need over a hundred cycles for
-// a subnormal number, and a gradient that vanishes over many steps consists of them
-class NoSubnormals {
- public:
-  NoSubnormals() : before_(read()) { write(before_ | flags); }
-  ~NoSubnormals() { write(before_); }
-  NoSubnormals(const NoSubnormals&) = delete;
-  NoSubnormals& operator=(const NoSubnormals&) = delete;
-
- private:
+// a thread's register that says how it computes with floating-point numbers
+struct FloatControl {
 #if defined(__SSE__)
   using Register = unsigned;
   // flush results to zero, take operands as zeros
@@ -39,7 +31,26 @@ class NoSubnormals {
   static Register read() { return 0; }
   static void write(Register) {}
 #endif
-  const Register before_;
+};
+
+// sets this thread's register until the object is destroyed
+class WithFloatControl {
+ public:
+  explicit WithFloatControl(FloatControl::Register wanted) : before_(FloatControl::read()) {
+    FloatControl::write(wanted);
+  }
+  ~WithFloatControl() { FloatControl::write(before_); }
+  WithFloatControl(const WithFloatControl&) = delete;
+  WithFloatControl& operator=(const WithFloatControl&) = delete;
+
+ private:
+  const FloatControl::Register before_;
+};
+
+// some processors need over a hundred cycles for a subnormal number, and a gradient that vanishes
+// over many steps consists of them
+struct NoSubnormals : WithFloatControl {
+  NoSubnormals() : WithFloatControl(FloatControl::read() | FloatControl::flags) {}
 };
 
 }  // namespace

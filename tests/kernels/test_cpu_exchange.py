@@ -64,3 +64,17 @@ def test_what_runs_within_an_exchange_leaves_its_pass_alone(other, threads, dtyp
     assert len(calls) > 10
     for name, want in expected.items():
         assert torch.equal(found[name], want), name
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_within_an_exchange_subnormal_numbers_count(threads):
+    tiny, found = torch.full((1,), 1e-310, dtype=torch.float64), []
+    before = torch.get_num_threads()
+    torch.set_flush_denormal(False)
+    torch.set_num_threads(threads)
+    try:
+        results(lambda: found.append(tiny * 0.5), torch.float64)
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) > 10
+    assert all([torch.equal(each, tiny * 0.5) for each in found])
