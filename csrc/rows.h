@@ -115,7 +115,7 @@ void row_moments(const T* x, int64_t n, Units u, bool centred, const Parts<T>& t
   T real[U];
   for (int k = 0; k < U; ++k) real[k] = T(k < u.count);
   const int64_t tile = u.first / tile_units;
-  for (int block = 0; block < R::count; ++block) {
+  for (int block = R::begin; block < R::end; ++block) {
     const int first = U * R::before(block), last = U * (R::before(block) + R::gates[block]);
     const T count = T(u.count * R::gates[block]);
     T *mean = to.row(tile, block, 0) + at, *squares = to.row(tile, block, 1) + at;
