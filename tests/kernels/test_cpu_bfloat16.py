@@ -5,7 +5,6 @@ Where the processor does not multiply in bfloat16, the same tests see its float3
 
 import mmap
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from rnnorm.kernels import reference
 from rnnorm.kernels.cpu import backward, library
 from rnnorm.kernels.cpu import layer as cpu
 
+SMAPS = Path("/proc/self/smaps")
 SHAPES = {
     "one-row-one-step": ((1, 1, 1, 1), None),
     "odd": ((6, 9, 41, 21), None),
@@ -144,7 +144,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(threads, cell):
         assert torch.equal(found[name], want), name
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone is asked for huge pages")
+@pytest.mark.skipif(not SMAPS.exists(), reason="only Linux lists where huge pages are asked for")
 # float16 is computed in float32
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_no_huge_pages_are_asked_for_beyond_the_gradient_of_x(monkeypatch, dtype):
@@ -168,7 +168,7 @@ def test_no_huge_pages_are_asked_for_beyond_the_gradient_of_x(monkeypatch, dtype
         output, _ = layer(x)
     output.sum().backward()
     ((_, end, end_of_room),) = found
-    maps = Path("/proc/self/smaps").read_text()
+    maps = SMAPS.read_text()
     for first, last, flags in re.findall(r"^(\w+)-(\w+) .*?^VmFlags:(.*?)$", maps, re.M | re.S):
         if int(first, 16) < end_of_room and int(last, 16) > end + mmap.PAGESIZE:
             assert "hg" not in flags.split()

@@ -66,7 +66,7 @@ def run_stack(
                     module.hidden_size,
                     batch.sorted_indices,
                 )
-            result, last, states = run_layer(
+            result, last, each_state = run_layer(
                 module,
                 settings,
                 reverse(output, sizes) if backward else output,
@@ -78,7 +78,9 @@ def run_stack(
             )
             outputs.append(reverse(result, sizes) if backward else result)
             final.append(last)
-            every.append(tuple([reverse(s, sizes) for s in states]) if backward else states)
+            if backward:
+                each_state = tuple([reverse(s, sizes) for s in each_state])
+            every.append(each_state)
         output = outputs[0]
         if directions > 1:
             # autocast refuses half types other than its own
@@ -86,10 +88,12 @@ def run_stack(
                 output = torch.cat(outputs, -1)
     # no slice unless needed: a view would not allow detach_()
     output = output if output.size(0) == steps else output[:steps]
+    state = _final_state(settings, final, output.device)
+    if not settings.all_states:
+        return output, state, ()
     with without_autocast(output.device, products):
-        state = _final_state(settings, final)
-        stacked = zip(*every, strict=True) if settings.all_states else ()
-        return output, state, tuple([torch.stack(parts, 2)[:steps] for parts in stacked])
+        states = tuple([torch.stack(parts, 2)[:steps] for parts in zip(*every, strict=True)])
+    return output, state, states
 
 
 def _as_long_as_of_other_ranks(
@@ -104,10 +108,11 @@ def _as_long_as_of_other_ranks(
     return torch.cat([x, x.new_zeros(missing, *x.shape[1:])]), pad(own, (0, missing)), rows
 
 
-def _final_state(settings: CallSettings, final: list[State]) -> State:
+def _final_state(settings: CallSettings, final: list[State], device: torch.device) -> State:
     """Return the final states of all layers, one after the other."""
     own = settings.kernel.layer is cpu.layer and (not torch.is_grad_enabled() or unobserved(()))
     if len(final) == 1 and own:
         # in place, as the results are the kernel's own, and a view would not allow detach_()
         return tuple([s.unsqueeze_(0) for s in final[0]])
-    return tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
+    with without_autocast(device, settings.products):
+        return tuple([torch.stack(parts) for parts in zip(*final, strict=True)])
