@@ -189,41 +189,34 @@ class Equations(Halves):
         seeds = self.seeds([self.h, *others], [grads[0], *grads[2:]])
         known = self.gradients(seeds, {self.site, c})
         factor = self.gradients({c: self.algebra.number(1.0)})
-
         # one of both is kept until the whole gradient of c is known, the other computed anew
-        kept_h, kept_x, kept_before = (
-            [a if b is None else b for a, b in zip(factors, knowns, strict=True)]
-            for factors, knowns in (
-                (factor.h, known.h),
-                (factor.x, known.x),
-                (factor.before, known.before),
-            )
-        )
-        kept_c = kept_before[1]
-        self._store_terms(code, kept_h, kept_x)
-        code.store(_scratch(0), kept_c)
+        kept = NodeGradients({}, *map(_first_or_second, known[1:], factor[1:]))
+        return self._up_to_site(code, known, kept), self._from_site(known, factor, kept)
+
+    def _up_to_site(
+        self, code: Vectors, known: NodeGradients, kept: NodeGradients
+    ) -> tuple[list[str], str]:
+        """Return the body that stores what is kept, and the gradient of the cell site's output."""
+        self._store_terms(code, kept.h, kept.x)
+        code.store(_scratch(0), kept.before[1])
         for k, grad in enumerate(known.before[2:], start=1):
             code.store(f"s.state[{k}].grad + r * U + u", grad)
         if known.before[0] is not None:
             self._skip(code, known.before[0], False)
+        assert self.site is not None
         into_site = code.value(known.of[self.site]) if self.site in known.of else "V{}"
         code.lines += [
             f"V into_cell = {into_site};",
             "if (Extra && s.carry) into_cell += carried.fresh;",
             "store<W>(s.grad_cell + r * U + u, into_cell);",
         ]
-        first = code.lines, self._sum(code, known.weights)
+        return code.lines, self._sum(code, known.weights)
 
-        loads = {state: _after(k) for k, state in enumerate(self.states)}
-        for where, indices in ((_dx, kept_x), (_dz, kept_h)):
-            if where is _dx and not self.graph.separate:
-                continue
-            loads |= {p: f"load<W>({where(g)})" for g, p in enumerate(indices) if p is not None}
-        if kept_c is not None:
-            loads[kept_c] = f"load<W>({_scratch(0)})"
-        code = self.statements(
-            {p: load for p, load in loads.items() if self.nodes[p].name != "number"}
-        )
+    def _from_site(
+        self, known: NodeGradients, factor: NodeGradients, kept: NodeGradients
+    ) -> tuple[list[str], str]:
+        """Return the body that adds the part of the whole gradient of c, and stores all others."""
+        code = self.statements(self._loads_of(kept))
         code.lines += [
             _CARRIED,
             "V dc = load<W>(s.grad_cell + r * U + u);",
@@ -231,7 +224,7 @@ class Equations(Halves):
         ]
         rest = self.nodes.add("grad", (), -1)
         code.names[rest] = "dc"
-        dc = self.algebra.plus(rest, known.of.get(c))
+        dc = self.algebra.plus(rest, known.of.get(self.states[0]))
         assert dc is not None
 
         def whole(a: int | None, b: int | None) -> int | None:
@@ -259,7 +252,17 @@ class Equations(Halves):
             self._skip(code, whole(None, factor.before[0]), known.before[0] is not None)
         elif self.graph.skips and known.before[0] is None:
             self._skip(code, None, False)
-        return first, (code.lines, self._sum(code, weights))
+        return code.lines, self._sum(code, weights)
+
+    def _loads_of(self, kept: NodeGradients) -> dict[int, str]:
+        """Return, by node, where the second body loads the states and what is kept."""
+        loads = {state: _after(k) for k, state in enumerate(self.states)}
+        for where, indices in ((_dx, kept.x), (_dz, kept.h)):
+            if where is _dz or self.graph.separate:
+                loads |= {p: f"load<W>({where(g)})" for g, p in enumerate(indices) if p is not None}
+        if (kept_c := kept.before[1]) is not None:
+            loads[kept_c] = f"load<W>({_scratch(0)})"
+        return {p: load for p, load in loads.items() if self.nodes[p].name != "number"}
 
     def _times(self, grad: int, factor: int, kept: Mapping[int, str]) -> int:
         """Return the product of two values, by way of a product that is computed anyway."""
@@ -313,6 +316,10 @@ class Equations(Halves):
             return "weights"
         code.lines += ["if constexpr (Extra) {", *[f"  {line}" for line in sums], "}"]
         return "Extra ? weights : 0"
+
+
+def _first_or_second(first: list[int | None], second: list[int | None]) -> list[int | None]:
+    return [b if a is None else a for a, b in zip(first, second, strict=True)]
 
 
 def _scratch(k: int) -> str:
