@@ -230,8 +230,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   void take_rows_of(int which, const T* z, int64_t n, Units u) const {
     if (!this->by_row(which)) return;
     this->template with_rows<Part>(which, [&](auto rows) {
-      row_moments<decltype(rows), T, U>(z, n, u, this->centred(which), this->row_site[which].parts,
-                                        0);
+      row_moments<decltype(rows), T, U>(z, n, u, this->centred(which), this->row_site[which].parts);
     });
   }
 

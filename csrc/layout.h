@@ -93,17 +93,17 @@ struct Layer {
   int64_t in_states(int k, Units u) const { return B * (k * P + u.first); }
 
   // a tile's units of rows of H numbers, those of a term's gates in torch's order or of a state;
-  // zero where no unit is. The tile's rows are `stride` apart, or one after another
-  void gather(const void* array, Units u, T* tile, int64_t rows = G, int64_t stride = 0) const {
+  // zero where no unit is
+  void gather(const void* array, Units u, T* tile, int64_t rows = G) const {
     const T* from = static_cast<const T*>(array);
-    for (int64_t r = 0; r < rows; ++r, tile += stride ? stride : u.width)
+    for (int64_t r = 0; r < rows; ++r, tile += u.width)
       for (int64_t k = 0; k < u.width; ++k)
         tile[k] = from && k < u.count ? from[r * H + u.first + k] : T(0);
   }
-  void scatter(const T* tile, Units u, void* array, int64_t rows = G, int64_t stride = 0) const {
+  void scatter(const T* tile, Units u, void* array, int64_t rows = G) const {
     T* to = static_cast<T*>(array);
     if (!to) return;
-    for (int64_t r = 0; r < rows; ++r, tile += stride ? stride : u.width)
+    for (int64_t r = 0; r < rows; ++r, tile += u.width)
       std::memcpy(to + r * H + u.first, tile, size_t(u.count) * sizeof(T));
   }
 

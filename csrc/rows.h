@@ -110,7 +110,7 @@ RNNORM_INLINE Vec<T, W> lane_sums(Vec<T, W> (&rows)[W]) {
 
 // a tile's mean over each row, 0 if it is not `centred`, and the sum of squares about it
 template <class R, class T, int U>
-void row_moments(const T* x, int64_t n, Units u, bool centred, const Parts<T>& to, int64_t at) {
+void row_moments(const T* x, int64_t n, Units u, bool centred, const Parts<T>& to) {
   constexpr int W = lanes_of<T, U>, C = R::all * U;
   T real[U];
   for (int k = 0; k < U; ++k) real[k] = T(k < u.count);
@@ -118,7 +118,7 @@ void row_moments(const T* x, int64_t n, Units u, bool centred, const Parts<T>& t
   for (int block = R::begin; block < R::end; ++block) {
     const int first = U * R::before(block), last = U * (R::before(block) + R::gates[block]);
     const T count = T(u.count * R::gates[block]);
-    T *mean = to.row(tile, block, 0) + at, *squares = to.row(tile, block, 1) + at;
+    T *mean = to.row(tile, block, 0), *squares = to.row(tile, block, 1);
     const auto spread = [&](const T* row, T middle) __attribute__((always_inline)) {
       Vec<T, W> sum{};
       for (int c = first; c < last; c += W) {

@@ -75,7 +75,8 @@ struct SiteGradients : InputGradients<Cell, T> {
     return static_cast<const T*>(statistic) + offset[t];
   }
 
-  // stores a tile's sums that other threads or processes need
+  // stores a tile's sums that other threads or processes need; the sums of two products would be
+  // exchanged as those of one, so own_cell.py refuses such a cell where processes share statistics
   template <int Which, int U, int Part = 0>
   void add_sums(int64_t t, const T* dy, const Term<T>& z, Units u, int64_t n) const {
     constexpr int Gates = Base::gates_of(Which);
