@@ -227,6 +227,7 @@ struct Backward : BackwardProjection<Cell, T> {
     this->read_last(own);
     this->pack_weights(team, rank, own.first, own.last);
     this->pack_projection(from, to);
+    this->pad_inputs(rank, team.size());
     team.barrier();
     for (int64_t stop = T_, start; stop > 0; stop = start) {
       start = this->chunk_start(stop);

@@ -144,7 +144,8 @@ struct Forward : ForwardProjection<Cell, T> {
       this->template pack_weights<decltype(width)::value>(u);
     });
     this->prepare_projection(rank, team.size());
-    if (this->shows) team.barrier();
+    this->pad_inputs(rank, team.size());
+    if (this->shows || this->pads_x()) team.barrier();
     const int64_t from = first < last ? tiles[first].first : 0;
     const int64_t to = first < last ? tiles[last - 1].first + tiles[last - 1].count : 0;
     for (int64_t t = 0; t < T_; ++t) {

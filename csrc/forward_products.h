@@ -33,6 +33,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   explicit ForwardProducts(const rnnorm_layer& args) : Base(args) {
     // in evaluation only: the sums have another order
     few = !Cell::two_products && a.min_rows < 0 && !a.saved_h && T_ * B <= few_rows;
+    this->multiplies_x = !few;
     shows = !Cell::independent && (paired || plan.masked);
     // few inputs: compute W_x x just before its use; many, or few rows a step, for which W_x would
     // be read again and again: while a tile of W_x is in cache

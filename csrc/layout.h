@@ -50,7 +50,8 @@ struct Layer {
   T* own_weight;       // of an independent cell
   T* two_h = nullptr;  // the h of two steps, if the output is narrower
   T *anew_h, *anew_states;  // a tile of the step before, with zeros in rows that begin anew
-  Stored<T>* whole_x;  // x with zeros at the end of each row, where factors need them
+  bool multiplies_x = false;  // whether the pass multiplies the rows of x by W_x
+  Stored<T>* whole_x;         // those rows with zeros at their ends, where factors need them
 
   explicit Layer(const rnnorm_layer& args)
       : a(args), plan(args, Cell::separate, Cell::two_products), tiles(args.H), T_(args.T),
@@ -68,7 +69,7 @@ struct Layer {
     own_weight = arena.take<T>(Cell::independent ? P : 0);
     anew_h = arena.take<T>(a.reset && passes() ? own_size() : 0);
     anew_states = arena.take<T>(a.reset ? Cell::states * own_size() : 0);
-    whole_x = arena.take<Stored<T>>(FI * per_factor > I ? T_ * B * FI * per_factor : 0);
+    whole_x = arena.take<Stored<T>>(pads_x() ? T_ * B * FI * per_factor : 0);
   }
 
   static constexpr int gates_of(int which) { return which == RNNORM_CELL ? 1 : G; }
@@ -111,9 +112,11 @@ struct Layer {
     offset[0] = 0;
     for (int64_t t = 0; t < T_; ++t) offset[t + 1] = offset[t] + a.sizes[t];
   }
-  void prepare_inputs() {
-    const int64_t row = FI * per_factor;
-    for (int64_t r = 0; row > I && r < T_ * B; ++r) {
+  bool pads_x() const { return multiplies_x && FI * per_factor > I; }
+  // copies a thread's share of the rows of x to whole_x
+  void pad_inputs(int64_t rank, int64_t team) const {
+    const int64_t row = FI * per_factor, rows = pads_x() ? T_ * B : 0;
+    for (int64_t r = rows * rank / team; r < rows * (rank + 1) / team; ++r) {
       std::memcpy(whole_x + r * row, x_rows(0) + r * I, size_t(I) * sizeof(*whole_x));
       std::memset(whole_x + r * row + I, 0, size_t(row - I) * sizeof(*whole_x));
     }
@@ -242,7 +245,7 @@ struct Layer {
     for (int64_t t = start; t < stop; t += steps) {
       const int64_t n = a.sizes[t] * steps;
       const int64_t row = FI * per_factor;
-      const Stored<T>* x = row > I ? whole_x + t * B * row : x_rows(t);
+      const Stored<T>* x = pads_x() ? whole_x + t * B * row : x_rows(t);
       product<T, C>({reinterpret_cast<const F*>(x), FI, 1, 1, FI, 0}, n, panel, to, C, false);
       clear_missing<U>(u, n, to);
       to += n * C;

@@ -23,7 +23,6 @@ int run_pass(const rnnorm_layer& a) {
   Arena arena(block);
   pass.take(arena);
   pass.prepare_offsets();
-  pass.prepare_inputs();
   pass.prefer_huge_pages();
   run_team(a.threads, [&](auto& team, int64_t rank) {
     const NoSubnormals here;

@@ -36,6 +36,7 @@ struct WeightGradients : SiteStatistics<Cell, T> {
   F* packed_operands;
 
   explicit WeightGradients(const rnnorm_layer& args) : Base(args) {
+    this->multiplies_x = plan.recompute;
     capacity = larger(B, smaller(plan.frames, chunk_rows));
     capacity_f = row_factors(capacity);
     steps_rows = paired ? B : capacity;
