@@ -213,27 +213,22 @@ def run_prepared(
     x, _, h, c, *_ = leaves
     T, B, features = x.shape if suffix else (1, *x.shape)
     takes, populations = prepared.key.taken is not None, tensors.populations
-    rows: list[Any] = []
+    layer = library.CLayer.from_buffer_copy(prepared.layer)
+    fields, constants = slots(layer), []
     if not takes:
         # counts may change where they are, so that each call reads them
         at_hand = zip(populations, prepared.counts, strict=True)
         rows = [population.own_rows(step, T, counts) for population, counts in at_hand]
         if None in rows:
             return None
+        if differentiable and rows:
+            constants = _kept_for_backward(known.sites, populations, fields, step, T)
+        else:
+            for each, (start, stop) in zip(prepared.constants, rows, strict=True):
+                each.write(fields, start, stop)
     if noise:
         # drawn last, as the usual call would draw it again
         leaves = (x, None, torch.randn_like(h).mul_(noise), *leaves[3:])
-    layer = library.CLayer.from_buffer_copy(prepared.layer)
-    fields, constants = slots(layer), []
-    if rows and differentiable:
-        # a training step may change the buffers before the backward pass reads them
-        constants = list(NO_CONSTANTS)
-        for k, population in zip(known.sites, populations, strict=True):
-            constants[2 * k : 2 * k + 2] = mean, var = population.consecutive(step, T)
-            constants_of(k, mean, var).write(fields, 0, len(mean))
-    else:
-        for each, (start, stop) in zip(prepared.constants, rows, strict=False):
-            each.write(fields, start, stop)
     forms, narrow = prepared.forms, prepared.key.products is torch.bfloat16
     if narrow:
         # autograd records these conversions, as on the usual way
@@ -261,3 +256,17 @@ def run_prepared(
     if c is not None and c.dim() > 2:
         states[-1:] = separated(states[-1], 2)
     return output, (*states,) if suffix else (output, *states)
+
+
+def _kept_for_backward(
+    sites: Sequence[int], populations: list[Any], fields: Any, step: int, steps: int
+) -> list[Tensor | None]:
+    """Return a call's statistics for the backward pass, and write their addresses into its struct.
+
+    A training step may change the populations before the backward pass reads them.
+    """
+    constants = list(NO_CONSTANTS)
+    for k, population in zip(sites, populations, strict=True):
+        constants[2 * k : 2 * k + 2] = mean, var = population.consecutive(step, steps)
+        constants_of(k, mean, var).write(fields, 0, len(mean))
+    return constants

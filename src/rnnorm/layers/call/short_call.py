@@ -281,31 +281,20 @@ def _run(
     for tensor in given:
         if tensor.dtype is not dtype or not tensor.is_cpu or tensor.layout is not _STRIDED:
             return None
-    parameters: list[Any] = list(map(module._parameters.get, known.parameters))
-    if list(map(type, parameters)) != known.kinds:
-        # parametrizations, pruning and functional_call put other tensors in their place
-        _layers[module].pop(suffix, None)
-        return None
-    if parameters[-1] is not None:
-        # a projection is left to the usual call
-        return None
-    if known.own and not _adds_as_the_kernel(known.own, module, parameters, suffix):
-        return None
-    own = [p for p in parameters if p is not None]
-    # a call of another dtype than the weights is refused before statistics grow
-    if own[0].dtype is not dtype:
-        return None
-    differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in (*given, *own)])
     if products and known.options[False].heads != 1:
         return None
+    parameters = _parameters(known, module, suffix, dtype)
+    if parameters is None:
+        return None
+    own = [p for p in parameters if p is not None]
+    differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in (*given, *own)])
     takes = module.training and bool(known.populations)
     populations: list[Any] = [module._modules[name] for name in known.populations.values()]
     if takes and (B == 1 or (T > 1 and any([population.shared for population in populations]))):
         # the usual call serves a single row from the population, and merges steps of one statistic
         return None
-    if takes:
-        for population in populations:
-            population.grow(step + T)
+    for population in populations if takes else ():
+        population.grow(step + T)
     # read once: another thread may grow them
     names = BUFFERS if takes else EVALUATION_BUFFERS
     buffers: list[Any] = [p._buffers.get(name) for p in populations for name in names]
@@ -331,6 +320,23 @@ def _run(
     if found is not None and asked:
         known.remember(module, prepared, tensors, differentiable, T, products, *asked)
     return found
+
+
+def _parameters(
+    known: KnownLayer, module: Any, suffix: str, dtype: torch.dtype
+) -> list[Any] | None:
+    """Return the parameters in the kernel's order, or None if only the usual call takes them."""
+    found: list[Any] = list(map(module._parameters.get, known.parameters))
+    if list(map(type, found)) != known.kinds:
+        # parametrizations, pruning and functional_call put other tensors in their place
+        _layers[module].pop(suffix, None)
+        return None
+    projects = found[-1] is not None
+    if projects or (known.own and not _adds_as_the_kernel(known.own, module, found, suffix)):
+        return None
+    # a call of another dtype is refused before statistics grow
+    first = next(p for p in found if p is not None)
+    return found if first.dtype is dtype else None
 
 
 def _adds_as_the_kernel(own: Any, module: Any, parameters: list[Any], suffix: str) -> bool:
