@@ -1,8 +1,8 @@
 """How fast a cell of your own is: the table of docs/own-cell.md.
 
 Layers that are compiled as cells of one's own are timed beside the built-in LSTM and GRU, and the
-cells of that page beside the reference kernel and a loop written by hand. Rivals take turns in one
-process.
+cells of that page beside the reference kernel and a loop written by hand. Under autocast a cell
+with heads is timed beside itself in float32. Rivals take turns in one process.
 """
 
 import argparse
@@ -200,7 +200,9 @@ def main() -> None:
     torch.set_num_threads(1)
     with torch.autocast("cpu", torch.bfloat16, enabled=options.autocast):
         beside_built_in(options.shape, options.seconds)
-    if not options.autocast:
+    if options.autocast:
+        beside_float32(options.seconds)
+    else:
         beside_loops(options.shape, options.seconds)
 
 
@@ -235,6 +237,24 @@ def beside_built_in(shape: list[int], seconds: float) -> None:
                     f"ratio {ratio:.3f}",
                     flush=True,
                 )
+
+
+def beside_float32(seconds: float) -> None:
+    """Time a cell with heads under autocast beside the same in float32."""
+    T, B, features, units = 50, 64, 128, 512
+    x = torch.randn(T, B, features)
+    for norm in (None, "layer"):
+        model = rnnorm.Recurrent(SLSTM(), features, units, norm=norm)
+        for training in (True, False):
+            run = call(model, x, training)
+            rivals = {"autocast": torch.autocast("cpu", torch.bfloat16)(run), "float32": run}
+            taken = time_rivals(rivals, seconds)
+            print(
+                f"{'SLSTM':18}{norm or 'none':8}{'train' if training else 'eval':7}"
+                f"autocast {taken['autocast']:.2f} ms  float32 {taken['float32']:.2f} ms  "
+                f"ratio {taken['autocast'] / taken['float32']:.3f}",
+                flush=True,
+            )
 
 
 def beside_loops(shape: list[int], seconds: float) -> None:

@@ -161,10 +161,10 @@ struct InputGradients : WeightGradients<Cell, T> {
                             real = smaller(column + S, begin + K) - from;
               const Stored<T>* row = w + (g * H + unit) * K + from - begin;
               std::memset(panel, 0, S * sizeof(F));
+              if (k >= u.count || real <= 0) continue;
               if constexpr (paired)
-                pair_up<T>(k < u.count ? row : nullptr, k + 1 < u.count ? row + K : nullptr, real,
-                        panel);
-              else if (k < u.count && real > 0)
+                pair_up<T>(row, k + 1 < u.count ? row + K : nullptr, real, panel + from - column);
+              else
                 std::memcpy(panel + from - column, row, size_t(real) * sizeof(F));
             }
         }

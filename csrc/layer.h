@@ -83,7 +83,8 @@ struct rnnorm_layer {
   // (., B, R), and the masks of h and of its zoneout have R units
   int64_t R;
   // 1 or more: a unit reads the h of the units of its head alone, so that weight_hh is
-  // (G H, R / heads); 1 with bfloat16, with a projection and in an independent cell
+  // (G H, R / heads). With bfloat16 a head has a multiple of 32 units; there is one head with a
+  // projection and in an independent cell
   int64_t heads;
   const int64_t* sizes;  // active rows of each step, non-increasing
   int64_t min_rows;      // fewest rows a statistic is taken of, negative to take none

@@ -325,8 +325,8 @@ int main(int count, char** arguments) {
   const int stride = count > 1 ? std::atoi(arguments[1]) : 1;
   const int64_t shapes[][4] = {{1, 1, 1, 1},    {3, 4, 1, 20},  {4, 7, 9, 16},
                                {5, 13, 30, 36}, {3, 33, 70, 8}, {9, 70, 5, 24},
-                               {2, 4, 19, 21},  {3, 0, 4, 20},  {1, 4, 0, 20},
-                               {1, 4, 4, 0},    {1, 0, 0, 0}};
+                               {2, 4, 19, 21},  {2, 5, 7, 96},  {3, 0, 4, 20},
+                               {1, 4, 0, 20},   {1, 4, 4, 0},   {1, 0, 0, 0}};
   const int64_t scopes[][4] = {{0, 0, 0, 0}, {1, 1, 1, 0}, {2, 1, 0, 0}, {1, 0, 0, 0},
                                {0, 1, 1, 1}, {3, 3, 3, 0}, {0, 3, 0, 0}, {3, 0, 3, 0},
                                {0, 3, 3, 1}, {4, 4, 4, 0}, {2, 3, 4, 0}};
@@ -340,8 +340,8 @@ int main(int count, char** arguments) {
           const int64_t carry = cell == RNNORM_LSTM && p[2] && below(2);
           const int64_t threads = 1 + runs % 3;
           const bool halves = runs % 4 == 2 && (has_model || rnnorm_has_bfloat16());
-          const int64_t drawn = halves || plain::independent(cell) ? 1 : 1 + below(4);
-          const int64_t heads = s[3] % drawn ? 1 : drawn;
+          const int64_t drawn = plain::independent(cell) ? 1 : 1 + below(4);
+          const int64_t heads = s[3] % (halves ? 32 * drawn : drawn) ? 1 : drawn;
           const int64_t projected =
               cell == RNNORM_LSTM && heads == 1 && s[3] > 1 && below(2) ? 1 + below(s[3] - 1) : 0;
           const Case c{cell, s[0], s[1], s[2], s[3], {p[0], p[1], cell == RNNORM_LSTM ? p[2] : 0},

@@ -41,7 +41,7 @@ struct WeightGradients : SiteStatistics<Cell, T> {
     capacity_f = row_factors(capacity);
     steps_rows = paired ? B : capacity;
     // a part of h may begin and end within a block of packed_h
-    grad_rows = head == H ? R : this->FR + packed;
+    grad_rows = head == H ? R : this->FR * per_factor + packed;
   }
 
   void take(Arena& arena) {

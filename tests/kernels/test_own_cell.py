@@ -6,14 +6,15 @@ import pickle
 
 import pytest
 import torch
-from compiled_cells import CELLS, NORMS, Leaky, OwnGRU, ThreeStates, draw, layer
+from compiled_cells import CELLS, NORMS, Leaky, OwnGRU, OwnLSTM, ThreeStates, draw, layer
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 import rnnorm
 from rnnorm import Zoneout
 from rnnorm.kernels import dispatch, own_cell
-from rnnorm.kernels.cpu import compiler, library
+from rnnorm.kernels.cpu import backward, compiler, forward, library
+from rnnorm.kernels.cpu.c_struct import MULTIPLIED
 from rnnorm.layers.call import short_call
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiling")]
@@ -293,6 +294,52 @@ def test_products_of_bfloat16(kind, norm):
         scale = want.double().square().mean().sqrt() + 1e-2
         error = (found[key].double() - want.double()).square().mean().sqrt() / scale
         assert error < 0.06, key
+
+
+class FourHeads(OwnLSTM):
+    heads = 4
+
+
+def four_heads(units, norm=None):
+    torch.manual_seed(0)
+    options = {"dtype": torch.bfloat16, "initial_noise": 0.0}
+    return rnnorm.Recurrent(FourHeads(), 3, units, norm=norm, **options)
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+def test_heads_of_whole_factors_are_multiplied_in_bfloat16(norm, monkeypatch):
+    numbers, call = [], library.run
+
+    def spy(name, struct, *exchange):
+        numbers.append(struct.numbers)
+        return call(name, struct, *exchange)
+
+    for module in (forward, backward):
+        monkeypatch.setattr(module, "run", spy)
+    options = {"lengths": [7, 7, 4, 2, 2]}
+    x = draw(7, 5, 3).bfloat16()
+    for units in (4 * 32, 4 * 64, 4 * 33):
+        model = four_heads(units, NORMS[norm])
+        exact = run(copy.deepcopy(model).double(), x.double(), "reference", **options)
+        numbers.clear()
+        found = run(model, x, "cpu", **options)
+        in_pairs = units % 128 == 0 and library.multiplies_bfloat16()
+        assert set(numbers) == {MULTIPLIED.index(torch.bfloat16 if in_pairs else torch.float32)}
+        for key, want in exact.items():
+            scale = want.double().square().mean().sqrt() + 1e-2
+            error = (found[key].double() - want.double()).square().mean().sqrt() / scale
+            assert error < 0.06, (units, key)
+
+
+def test_an_infinite_head_leaves_the_others_as_they_are():
+    model, x = four_heads(4 * 32).eval(), draw(3, 4, 3).bfloat16()
+    h, c = torch.zeros(2, 1, 4, 4 * 32, dtype=torch.bfloat16)
+    want, _ = model(x, (h, c))
+    h[..., 32:64] = torch.inf
+    found, _ = model(x, (h, c))
+    assert found[..., 32:64].isnan().any()
+    assert torch.equal(found[..., :32], want[..., :32])
+    assert torch.equal(found[..., 64:], want[..., 64:])
 
 
 def test_torch_compile_leaves_the_kernel_out_of_its_graph():

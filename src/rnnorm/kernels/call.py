@@ -143,6 +143,7 @@ class Request(NamedTuple):
     the states of all steps are asked for, ``compiled`` that torch.compile traces the call.
     ``exported`` is the format of a program that is being exported, ``"torch"`` or ``"onnx"``, or
     empty. ``synchronized`` says that statistics are over the rows of several processes.
+    ``head_size`` is the number of units of a head, 0 in a cell without heads.
     """
 
     cell: Cell
@@ -159,6 +160,7 @@ class Request(NamedTuple):
     compiled: bool = False
     exported: str = ""
     synchronized: bool = False
+    head_size: int = 0
 
     def __str__(self) -> str:
         sites = ", ".join(self.cell.active_sites(self.norm))

@@ -125,6 +125,7 @@ class NormalisedModule(nn.Module):
 
     def _asked(self, data: Tensor) -> dict[str, Any]:
         """Return the properties of a call by which its kernel is chosen, for all classes."""
+        heads = self.cell.heads
         return {
             "cell": self.cell,
             "norm": self.norm,
@@ -132,6 +133,7 @@ class NormalisedModule(nn.Module):
             "dtype": data.dtype,
             "synchronized": self.training and self.synchronized(),
             "compiled": torch.compiler.is_dynamo_compiling(),
+            "head_size": self.hidden_size // heads if heads > 1 else 0,
         }
 
     def explained(self, *args: Any, **kwargs: Any) -> tuple[str, dict[str, str]]:

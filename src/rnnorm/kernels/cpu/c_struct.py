@@ -15,6 +15,7 @@ from rnnorm.kernels.cpu.library import (
     CLayer,
     CMask,
     CSite,
+    in_whole_factors,
     multiplies_bfloat16,
     number_of,
     own_multiplies_bfloat16,
@@ -107,7 +108,13 @@ def widened(inputs: Inputs, options: Options) -> Inputs:
     """Return inputs with what is not multiplied in bfloat16, of x and the weights, in float32."""
     if inputs.x.dtype != torch.bfloat16:
         return inputs
-    if own_multiplies_bfloat16(options.cell) if options.own else _BFLOAT16:
+    heads = options.heads or 1
+    head_size = inputs.hidden_size // heads if heads > 1 else 0
+    if options.own:
+        multiplies = own_multiplies_bfloat16(options.cell) and in_whole_factors(head_size)
+    else:
+        multiplies = _BFLOAT16
+    if multiplies:
         # a vector multiplies h unit by unit
         return inputs if options.heads else inputs._replace(weight_hh=inputs.weight_hh.float())
     return inputs._replace(

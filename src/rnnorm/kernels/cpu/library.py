@@ -217,6 +217,14 @@ def multiplies_bfloat16() -> bool:
     return _LIBRARY is not None and bool(_LIBRARY.rnnorm_has_bfloat16())
 
 
+def in_whole_factors(head_size: int) -> bool:
+    """Tell whether products of bfloat16 may have heads of this size, 0 without heads.
+
+    A product by AMX reads 32 units at once, which may not be those of two heads.
+    """
+    return head_size % 32 == 0
+
+
 def own_multiplies_bfloat16(cell: str) -> bool:
     """Tell whether the passes that were loaded of a user's cell multiply in bfloat16."""
     return (number_of(cell), 2) in _own_passes

@@ -22,17 +22,14 @@ _log = logging.getLogger("rnnorm")
 _compiled: dict[tuple[str, int], str] = {}
 
 
-def _type_of(graph: Graph, dtype: torch.dtype) -> tuple[str, int]:
-    """Return the name for the compiler, and the number in the struct, of a layer's numbers.
-
-    Args:
-        graph: equations of the cell.
-        dtype: of the input, which autocast narrows before the kernel gets it.
-    """
+def _type_of(request: Request) -> tuple[str, int]:
+    """Return the name for the compiler, and the number in the struct, of a layer's numbers."""
+    # autocast narrows the input before the kernel gets it
+    dtype = request.dtype
     if dtype != torch.float64 and torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
-    if dtype == torch.bfloat16 and graph.heads == 1 and library.multiplies_bfloat16():
-        return _BFLOAT16
+    if dtype == torch.bfloat16 and library.multiplies_bfloat16():
+        return _BFLOAT16 if library.in_whole_factors(request.head_size) else _FLOAT
     return _TYPES.get(dtype, _FLOAT)
 
 
@@ -52,12 +49,12 @@ def check(graph: Graph) -> None:
 
 def compiled(graph: Graph, request: Request) -> str | None:
     """Say why equations were not compiled, empty if they were, None if nobody has tried."""
-    return _compiled.get((graph.key, _type_of(graph, request.dtype)[1]))
+    return _compiled.get((graph.key, _type_of(request)[1]))
 
 
 def compile(cell: GraphCell, request: Request) -> str:
     """Compile and load equations, unless they are; say why they cannot be, empty if they can."""
-    name, number = _type_of(cell.graph, request.dtype)
+    name, number = _type_of(request)
     at = cell.graph.key, number
     if at not in _compiled:
         what = f"the cell {request.cell.name} ({name})"

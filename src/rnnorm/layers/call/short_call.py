@@ -190,7 +190,7 @@ def _cell_of_kernel(module: Any, suffix: str, x: Tensor) -> Any:
     if not module._fits(x) or (last is not None and training in last.missed):
         # a trace of the cell would be in vain
         return None
-    request = Request(cell, module.norm, x.device, x.dtype, training=training, one_step=not suffix)
+    request = Request(**module._asked(x), training=training, one_step=not suffix)
     return None if cpu.refuses(request) else own_cell.graph_of(cell)
 
 
