@@ -4,7 +4,7 @@
     python benchmarks/resets.py --shape 64x64x32x128 --share 0.05
 
 Rivals restart rows as reinforcement learning does: a loop of cells with the state set to zero, and
-torch.nn.LSTM over the segments, padded to the longest. The last column is each of our layers ÷ the
+torch.nn.LSTM over the pieces, padded to the longest. The last column is each of our layers ÷ the
 same layer without resets.
 """
 
@@ -53,13 +53,13 @@ def loop_of_cells(cell: nn.LSTMCell, x: Tensor, reset: Tensor) -> Tensor:
 
 
 def split_and_pad(lstm: nn.LSTM, x: Tensor, reset: Tensor) -> Tensor:
-    """The segments side by side, padded to the longest; padding runs along."""
+    """The pieces side by side, padded to the longest; padding runs along."""
     T, B, _ = x.shape
     starts = reset.T.clone()
     starts[:, 0] = True
     lengths = starts.flatten().nonzero().squeeze(1).diff(append=torch.tensor([T * B])).tolist()
-    segments = x.transpose(0, 1).flatten(0, 1).split(lengths)
-    output, _ = lstm(pad_sequence(segments))
+    pieces = x.transpose(0, 1).flatten(0, 1).split(lengths)
+    output, _ = lstm(pad_sequence(pieces))
     real = torch.arange(output.size(0)) < torch.tensor(lengths).unsqueeze(1)
     return output.transpose(0, 1)[real].view(B, T, -1).transpose(0, 1)
 

@@ -141,7 +141,7 @@ def tuple_of(state) -> tuple[Tensor, ...]:
 
 
 def cut(sequences, resets):
-    """The segments: row, whether it goes on from the given state, and frames."""
+    """The pieces: row, whether it goes on from the given state, and frames."""
     for b, (sequence, reset) in enumerate(zip(sequences, resets, strict=True)):
         starts = [t for t in range(len(sequence)) if t == 0 or reset[t]]
         for start, stop in pairwise([*starts, len(sequence)]):

@@ -1,4 +1,4 @@
-"""Law 10: a reset is a new sequence; the segments between resets are sequences of their own."""
+"""Law 10: a reset is a new sequence; the pieces between resets are sequences of their own."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,7 +26,7 @@ import definition
 import rnnorm
 from rnnorm import BatchNorm, LayerNorm, use_backend
 from rnnorm.kernels import dispatch
-from rnnorm.layers.call import segments
+from rnnorm.layers.call import pieces
 
 NORMS = [BatchNorm(min_rows=2), BatchNorm(input="sequence", population="shared"), LayerNorm(), None]
 KERNELS = ["reference", "cpu", "aten", None]
@@ -73,7 +73,7 @@ def run_packed(module, sequences, resets, hx=None, step=None):
 
 
 def by_definition(module, norm, sequences, resets, hx=None, step=None):
-    """Outputs of each sequence, final states and statistics of the segments as sequences."""
+    """Outputs of each sequence, final states and statistics of the pieces as sequences."""
     rows, goes_on, parts = zip(*cut(sequences, resets), strict=True)
     begun = definition.initial_state(module, len(parts), torch.float64)
     if hx is not None:
@@ -219,7 +219,7 @@ def test_without_a_reset_the_call_is_the_same(norm, lengths, kernel):
         assert all(map(torch.equal, results[1], results[0]))
 
 
-# cells that the definition does not have, and options that change what a segment begins with
+# cells that the definition does not have, and options that change what a piece begins with
 LAYERS = {
     "HMLSTM": lambda **o: rnnorm.HMLSTM(3, 4, num_layers=2, boundary="soft", **o),
     "ClockworkRNN": lambda **o: rnnorm.ClockworkRNN(3, 4, periods=(1, 2), **o),
@@ -233,7 +233,7 @@ LAYERS = {
 @pytest.mark.parametrize("norm", [None, LayerNorm(), BatchNorm()])
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("given_state", [False, True])
-def test_segments_alone_give_the_same(name, norm, given_state):
+def test_pieces_alone_give_the_same(name, norm, given_state):
     torch.manual_seed(0)
     layer = LAYERS[name](norm=norm, dtype=torch.float64)
     lengths, resets = (5, 3, 4), draw_resets((5, 3, 4), 3)
@@ -312,7 +312,7 @@ def test_derivatives_are_those_of_finite_differences(norm):
     case = Case("LSTM", norm, (4, 4, 4))
     module, (h, c) = case.module(), case.hx()
     x = torch.stack([s.detach() for s in case.sequences()], 1).requires_grad_()
-    # late segments of few rows would have the statistics of others, as constants
+    # late pieces of few rows would have the statistics of others, as constants
     reset = torch.tensor([False, False, True, False]).unsqueeze(1).expand(4, 3)
 
     def outputs(x, h, c):
@@ -369,7 +369,7 @@ def test_statistics_of_all_steps_serve_in_evaluation_without_cuts(norm, kernel, 
     }[norm]
     case = Case("LSTM", norm, (6, 4, 3))
     module = trained(case)
-    monkeypatch.setattr(segments, "cut", None)
+    monkeypatch.setattr(pieces, "cut", None)
     with on(kernel):
         compare(case, module, draw_resets(case.lengths), run_padded)
     module.train()
@@ -378,7 +378,7 @@ def test_statistics_of_all_steps_serve_in_evaluation_without_cuts(norm, kernel, 
 
 
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True}])
-def test_each_segment_has_one_mask_of_its_own(options):
+def test_each_piece_has_one_mask_of_its_own(options):
     torch.manual_seed(0)
     drop = rnnorm.SequenceDropout(input=0.5)
     layer = rnnorm.RNN(1, 64, recurrent_dropout=drop, bias=False, **options)
@@ -392,7 +392,7 @@ def test_each_segment_has_one_mask_of_its_own(options):
     assert 0 < kept[:, 0].sum() < 10
 
 
-def test_each_segment_has_noise_of_its_own():
+def test_each_piece_has_noise_of_its_own():
     torch.manual_seed(0)
     layer = rnnorm.RNN(3, 4, norm="batch")
     output, _ = layer(torch.zeros(6, 2, 3), reset=torch.ones(6, 2, dtype=torch.bool))

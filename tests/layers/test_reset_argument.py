@@ -127,7 +127,7 @@ def test_a_tensor_of_steps_trains_without_statistics_over_rows(cls, close):
             cls(3, 4, norm=norm, **F64)(x, step=step)
 
 
-def test_training_with_statistics_over_rows_has_no_first_segments_of_another_age():
+def test_training_with_statistics_over_rows_has_no_first_pieces_of_another_age():
     gru = layer(norm="batch")
     with pytest.raises(ValueError, match="step must be 0 with reset in training with batch norm"):
         gru(X, step=2, reset=RESET)

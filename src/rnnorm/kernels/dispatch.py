@@ -52,7 +52,7 @@ class Kernel:
         look_up: looks up the statistics of a layer's populations, by site, from a step on.
         update: updates the populations by the statistics that the layer took, as
             ``norm.update.update`` does.
-        restarts: whether ``layer`` takes resets; where it does not, the layer gives each segment
+        restarts: whether ``layer`` takes resets; where it does not, the layer gives each piece
             between resets a row of its own.
     """
 

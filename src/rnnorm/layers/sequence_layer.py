@@ -14,7 +14,7 @@ from rnnorm.cells.cell import Weights
 from rnnorm.kernels import dispatch
 from rnnorm.layers.call import jagged, short_sequence, usual_call
 from rnnorm.layers.call.one_layer import parameter
-from rnnorm.layers.call.segments import must_cut
+from rnnorm.layers.call.pieces import must_cut
 from rnnorm.layers.call.sorted_batch import even
 from rnnorm.layers.initial_state import check_learned, default_noise, register_initial_state
 from rnnorm.layers.norm_parameters import register_norm, reset_norm
@@ -190,10 +190,10 @@ class SequenceLayer(NormalisedModule, nn.RNNBase):
                 PackedSequence packed as the input is, or jagged ``(B, j)`` where the input is
                 nested. Where it is True, the row begins a new sequence before that frame, as a call
                 without ``hx`` begins it: outputs, gradients and statistics are those of each
-                segment run as a sequence of its own. ``hx`` and ``step`` are for each row's first
-                segment, unless the row begins with a reset. A backward direction reads each
-                segment's reverse. Final states, those of the backward direction too, are the ones
-                of each row's last segment.
+                piece run as a sequence of its own. ``hx`` and ``step`` are for each row's first
+                piece, unless the row begins with a reset. A backward direction reads each
+                piece's reverse. Final states, those of the backward direction too, are the ones
+                of each row's last piece.
             return_states: whether the states after each frame are returned too.
 
         Returns:

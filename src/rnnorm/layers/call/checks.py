@@ -99,7 +99,7 @@ def checked_call(
     step = checked_step(0 if step is None else step, rows, statistics, module.bidirectional)
     if statistics and reset is not None and step:
         raise ValueError(
-            f"step must be 0 with reset in training with batch normalisation, got {step}: segments "
+            f"step must be 0 with reset in training with batch normalisation, got {step}: pieces "
             "after a reset begin at step 0, and rows at different ages have no common statistics; "
             "leave step out, as windows of a longer sequence do in training"
         )

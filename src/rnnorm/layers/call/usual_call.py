@@ -15,7 +15,7 @@ from rnnorm.layers.call import sorted_batch as batches
 from rnnorm.layers.call.autocast import autocast_dtype, in_dtypes, result_dtypes
 from rnnorm.layers.call.checks import Call, as_hx, check_tensors, checked_call
 from rnnorm.layers.call.one_layer import CallSettings, parameter
-from rnnorm.layers.call.segments import run_segments
+from rnnorm.layers.call.pieces import run_pieces
 from rnnorm.layers.call.stack import run_stack
 from rnnorm.layers.initial_state import initial_state
 
@@ -34,7 +34,7 @@ def run(
     return_states: bool,
     cut: bool,
 ) -> tuple[Any, ...]:
-    """Run a call on a kernel, with a row for each segment between resets if ``cut``.
+    """Run a call on a kernel, with a row for each piece between resets if ``cut``.
 
     All other arguments are those of ``SequenceLayer.forward``, which lists the errors.
     """
@@ -54,7 +54,7 @@ def run(
     batch, state, begins_at, begins = _sort(module, call, input, lengths, drawn=not cut)
     products = autocast_dtype(data.device)
     settings = CallSettings(kernel, begins_at, products, begins, return_states)
-    results = (run_segments if cut else run_stack)(module, settings, batch, state)
+    results = (run_pieces if cut else run_stack)(module, settings, batch, state)
     output, hidden, states = _finish(module, call, batch, products, *results)
     return (output, hidden, states) if return_states else (output, hidden)
 

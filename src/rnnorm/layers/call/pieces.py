@@ -1,6 +1,6 @@
-"""Calls with resets that no kernel restarts: each segment between resets becomes a row.
+"""Calls with resets that no kernel restarts: each piece between resets becomes a row.
 
-A segment is what a row holds from one reset to the next. As a row of its own it begins from an
+A piece is what a row holds from one reset to the next. As a row of its own it begins from an
 initial state of its own, has its own first step, and is reversed by itself.
 """
 
@@ -39,19 +39,19 @@ def _why_cut(module: SequenceLayer, kernel: Kernel) -> str:
     if not kernel.restarts:
         return f"the kernel {kernel.name!r} does not restart rows"
     if module.bidirectional:
-        return "a backward direction reads the reverse of each segment"
+        return "a backward direction reads the reverse of each piece between resets"
     shared = not module.training and all(each.shared for each in populations(module))
     if module._has_statistics() and not shared:
-        return "batch normalisation has statistics for each step of a segment"
+        return "batch normalisation has statistics for each step of a piece between resets"
     if module.learn_initial_state or (module.training and module.initial_noise):
-        return "segments begin from states that are not zeros"
+        return "pieces between resets begin from states that are not zeros"
     if module.training and module._draws and keeps_mask(module.recurrent_dropout):
-        return "each segment has one mask of recurrent dropout"
+        return "each piece between resets has one mask of recurrent dropout"
     return ""
 
 
 def must_cut(module: SequenceLayer, kernel: Kernel) -> bool:
-    """Tell whether a call with resets needs a row for each segment.
+    """Tell whether a call with resets needs a row for each piece.
 
     Raises:
         RuntimeError: if it does while a program is recorded, which cannot have the cuts.
@@ -71,17 +71,17 @@ def _recorded() -> bool:
     return bool(exporting()) or jit_tracing()
 
 
-class Segments(NamedTuple):
-    """The segments of a batch, which are the rows of another one.
+class Pieces(NamedTuple):
+    """The pieces of a batch, which are the rows of another one.
 
-    Segments are numbered by row, as the user gave the rows, then by time.
+    Pieces are numbered by row, as the user gave the rows, then by time.
 
     Args:
-        batch: the segments, sorted by length.
+        batch: the pieces, sorted by length.
         lengths: ``(S,)`` on the CPU, the longest first.
-        row: ``(S,)``, index of a segment's row in the uncut batch.
-        continues: ``(S,)`` on the CPU, whether a segment begins its row without a reset.
-        last: ``(B,)``, index in ``batch`` of the last segment of each row of the uncut batch.
+        row: ``(S,)``, index of a piece's row in the uncut batch.
+        continues: ``(S,)`` on the CPU, whether a piece begins its row without a reset.
+        last: ``(B,)``, index in ``batch`` of the last piece of each row of the uncut batch.
         frames: ``(N,)``, index of each frame among the ``T * B`` of the uncut batch; None if all
             are frames.
         cut_frames: ``(N,)``, index of each frame among those of ``batch``.
@@ -96,7 +96,7 @@ class Segments(NamedTuple):
     cut_frames: Tensor
 
 
-def cut(batch: Batch, reset: Tensor) -> Segments:
+def cut(batch: Batch, reset: Tensor) -> Pieces:
     """Cut the rows of a batch where ``reset`` ``(T, B)`` is True.
 
     Raises:
@@ -113,19 +113,19 @@ def cut(batch: Batch, reset: Tensor) -> Segments:
         for indices in (batch.sorted_indices, batch.unsorted_indices)
     )
     row_lengths = lengths_of(x, batch.batch_sizes)[back]
-    # frames are numbered as segments are: by row, as the user gave the rows, then by time
+    # frames are numbered as pieces are: by row, as the user gave the rows, then by time
     row, t = (torch.arange(T, device="cpu") < row_lengths.unsqueeze(1)).nonzero(as_tuple=True)
     row = back[row]
     asked = reset.cpu()[t, row]
     begins = asked | (t == 0)
-    first, segment = begins.nonzero().squeeze(1), begins.cumsum(0) - 1
-    lengths, by_length = segment.bincount().sort(descending=True, stable=True)
+    first, piece = begins.nonzero().squeeze(1), begins.cumsum(0) - 1
+    lengths, by_length = piece.bincount().sort(descending=True, stable=True)
     rank, count = by_length.argsort(), len(lengths)
-    cut_frames = (torch.arange(len(t), device="cpu") - first[segment]) * count + rank[segment]
+    cut_frames = (torch.arange(len(t), device="cpu") - first[piece]) * count + rank[piece]
     frames = t * B + row
     if whole := len(frames) == T * B:
         cut_frames = torch.empty_like(cut_frames).scatter_(0, frames, cut_frames)
-    last = rank[segment[row_lengths.cumsum(0) - 1]][order]
+    last = rank[piece[row_lengths.cumsum(0) - 1]][order]
     row, last, frames, cut_frames, by_length, rank = (
         to_device(index, x.device)
         for index in (row[first], last, frames, cut_frames, by_length, rank)
@@ -139,13 +139,13 @@ def cut(batch: Batch, reset: Tensor) -> Segments:
         sizes = count - lengths.bincount().cumsum(0)[:longest]
         parts = Batch(parts.x, sizes, by_length, rank)
     continues = ~asked[first] & (t[first] == 0)
-    return Segments(parts, lengths, row, continues, last, None if whole else frames, cut_frames)
+    return Pieces(parts, lengths, row, continues, last, None if whole else frames, cut_frames)
 
 
-def run_segments(
+def run_pieces(
     module: SequenceLayer, settings: CallSettings, batch: Batch, state: State
 ) -> tuple[Tensor, State, State]:
-    """Run all layers as ``run_stack`` does, with a row for each segment.
+    """Run all layers as ``run_stack`` does, with a row for each piece.
 
     Args:
         module: holds the layers' parameters and populations.
@@ -158,29 +158,29 @@ def run_segments(
     """
     reset = settings.reset
     assert reset is not None
-    segments = cut(batch, reset)
-    parts = segments.batch
-    state, ages = _begin(module, segments, batch.x, state, settings.step)
+    pieces = cut(batch, reset)
+    parts = pieces.batch
+    state, ages = _begin(module, pieces, batch.x, state, settings.step)
     if parts.sorted_indices is not None:
         state = tuple([s.index_select(1, parts.sorted_indices) for s in state])
         ages = ages if isinstance(ages, int) else ages[parts.sorted_indices]
     states: State = ()
     if settings.kernel.layer is None:
-        output, state = _run_torch(module, segments, state)
+        output, state = _run_torch(module, pieces, state)
     else:
         # padding is not read
         own = settings._replace(step=ages, reset=None, clears=False)
         output, state, states = run_stack(module, own, parts, state)
-    output, *each = [_join(s, segments, reset.shape) for s in (output, *states)]
-    return output, tuple([s.index_select(1, segments.last) for s in state]), tuple(each)
+    output, *each = [_join(s, pieces, reset.shape) for s in (output, *states)]
+    return output, tuple([s.index_select(1, pieces.last) for s in state]), tuple(each)
 
 
-def _join(output: Tensor, segments: Segments, shape: tuple[int, ...]) -> Tensor:
-    """Return an output of segments as that of the uncut rows, ``(T, B, ...)`` for ``shape``."""
-    frames = _frames_of(output.flatten(0, 1), segments.cut_frames)
-    if segments.frames is not None:
+def _join(output: Tensor, pieces: Pieces, shape: tuple[int, ...]) -> Tensor:
+    """Return an output of pieces as that of the uncut rows, ``(T, B, ...)`` for ``shape``."""
+    frames = _frames_of(output.flatten(0, 1), pieces.cut_frames)
+    if pieces.frames is not None:
         padded = frames.new_zeros(shape[0] * shape[1], *frames.shape[1:])
-        frames = padded.index_copy(0, segments.frames, frames)
+        frames = padded.index_copy(0, pieces.frames, frames)
     return frames.view(*shape, *frames.shape[1:])
 
 
@@ -210,12 +210,12 @@ class _Frames(torch.autograd.Function):
 
 
 def _begin(
-    module: SequenceLayer, segments: Segments, like: Tensor, state: State, step: int | Tensor
+    module: SequenceLayer, pieces: Pieces, like: Tensor, state: State, step: int | Tensor
 ) -> tuple[State, int | Tensor]:
-    """Return the initial states of segments, and their ages: an int if these are equal."""
-    continues, row = segments.continues, segments.row
+    """Return the initial states of pieces, and their ages: an int if these are equal."""
+    continues, row = pieces.continues, pieces.row
     if not state or not continues.all():
-        new = initial_state(module, len(continues), like, segments.batch)
+        new = initial_state(module, len(continues), like, pieces.batch)
     given = tuple([s.index_select(1, row) for s in state])
     if given and not continues.all():
         kept = to_device(continues, like.device).view(1, -1, 1)
@@ -225,9 +225,9 @@ def _begin(
     return given or new, int(ages[0]) if alike else ages.to(like.device)
 
 
-def _run_torch(module: SequenceLayer, segments: Segments, state: State) -> tuple[Tensor, State]:
-    """Run torch.nn's own forward over the segments."""
-    packed = pack_padded_sequence(segments.batch.x, segments.lengths)
+def _run_torch(module: SequenceLayer, pieces: Pieces, state: State) -> tuple[Tensor, State]:
+    """Run torch.nn's own forward over the pieces."""
+    packed = pack_padded_sequence(pieces.batch.x, pieces.lengths)
     # cuDNN takes no expanded tensors
     state = tuple([s.contiguous() for s in state])
     output, hidden = module.torch_class.forward(module, packed, as_hx(state))
