@@ -40,7 +40,8 @@ def update(
             count = counts[site]
             struct.counts = count.data_ptr() if isinstance(count, Tensor) else None
             struct.count = 0 if isinstance(count, Tensor) else count
-        library.update(sites, mean.dtype == torch.float64)
+        # a call's statistics have one dtype
+        library.update(sites, any([mean.dtype == torch.float64 for mean, _ in batch.values()]))
     else:
         by_operators.update(populations, batch, counts, step)
 
