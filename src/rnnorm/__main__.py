@@ -3,6 +3,6 @@
 import sys
 
 if __name__ == "__main__":
-    from rnnorm.experiments.commands.cli import main
+    from rnnorm.experiments.commands.cli import console
 
-    sys.exit(main())
+    sys.exit(console())

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,17 @@ def test_an_interrupt_while_the_command_is_read_is_no_traceback(monkeypatch):
 
     monkeypatch.setattr("importlib.util.find_spec", interrupted)
     assert main(["fit", "demo/digits-bn"]) == 130
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no process ends by a signal")
+def test_an_interrupt_at_the_exit_is_no_traceback():
+    code = (
+        "import atexit, runpy, signal, sys\natexit.register(signal.raise_signal, signal.SIGINT)\n"
+        "sys.argv = ['rnnorm', '--version']\nrunpy.run_module('rnnorm', run_name='__main__')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
+    assert ran.stdout == f"rnnorm {rnnorm.__version__}\n"
 
 
 @pytest.mark.parametrize("given", ["1", "1.0", "0.5", "null"])

@@ -13,6 +13,7 @@ import io
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -71,6 +72,20 @@ _NEEDS = (
 _OF_RECIPES = ("trainer", "model", "data", "optimizer", "lr_scheduler", "seed_everything")
 # commands that, given again, resume where they were stopped
 _RESUMABLE = ("compare", "demo", "search")
+
+
+def console() -> int:
+    """Run the command of this process, after which Ctrl-C ends the process without a traceback.
+
+    Returns:
+        The exit status, as :func:`main` returns it.
+    """
+    try:
+        return main()
+    finally:
+        # within a library's function at exit, a KeyboardInterrupt would print a traceback
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -270,4 +285,4 @@ def _list_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(console())
