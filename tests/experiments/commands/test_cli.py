@@ -100,6 +100,19 @@ def test_an_interrupt_while_the_command_is_read_is_no_traceback(monkeypatch):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no process ends by a signal")
+@pytest.mark.parametrize("words", [["check", "--device=cuda"], ["fit", "demo/digits-bn", "--help"]])
+def test_an_interrupt_while_torch_is_imported_ends_the_process(words):
+    code = (
+        "import signal, sys\nfrom rnnorm.experiments.commands.cli import main\n"
+        "class Finder:\n    def find_spec(name, *_):\n"
+        "        if name == 'numpy.linalg':\n            signal.raise_signal(signal.SIGINT)\n"
+        f"sys.meta_path.insert(0, Finder)\nsys.exit(main({words}))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no process ends by a signal")
 def test_an_interrupt_at_the_exit_is_no_traceback():
     code = (
         "import atexit, runpy, signal, sys\natexit.register(signal.raise_signal, signal.SIGINT)\n"

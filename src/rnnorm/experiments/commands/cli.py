@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import importlib.util
 import io
 import os
@@ -15,6 +16,7 @@ import re
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -161,9 +163,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     if command not in (bench, check):
         keep_freed_memory()
     try:
+        # what is missing is reported before torch is imported
         if "checkpoint" in given:
-            # a missing checkpoint is reported before torch is imported
             checkpoint_of(given["run"], given["checkpoint"])
+        if command is search:
+            search.refuse_missing(given)
+        if command is not recipes:
+            _import_torch()
         with trusting(trust):
             status = command.run(**given)
     except OverrideError as error:
@@ -189,6 +195,22 @@ def _run(arguments: Sequence[str] | None) -> int:
     if on := shlex.join([name, *words]) if name in _RESUMABLE else on:
         print(f"resume with: rnnorm {on}", flush=True)
     return status
+
+
+def _import_torch() -> None:
+    """Import torch, while Ctrl-C ends the process at once.
+
+    A KeyboardInterrupt within numpy, which torch imports and goes on without, would be swallowed
+    and leave half a module, whose errors come later.
+    """
+    first = "torch" not in sys.modules and threading.current_thread() is threading.main_thread()
+    if not first or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        importlib.import_module("torch")
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _main_parser() -> argparse.ArgumentParser:
@@ -272,6 +294,7 @@ def _list_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
     recipe = next((word for word in words if is_recipe(word)), None)
     if recipe is None or parser.get_default("overrides") is None:
         return 0
+    _import_torch()
     from rnnorm.experiments.recipe.trust import trusting
     from rnnorm.experiments.training.build import option_list
 

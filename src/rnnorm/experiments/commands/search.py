@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Mapping
 from typing import Any
 
 from rnnorm.experiments.commands import options
@@ -33,22 +34,28 @@ def add_options(parser: ArgumentParser) -> None:
     options.overrides(parser, "--trainer.gradient_clip_val=5 --model.hidden_size=50", but)
 
 
-def run(**given: Any) -> None:
-    """Run the trials and print them, or with ``--status`` print what a storage's workers do.
+def refuse_missing(given: Mapping[str, Any]) -> None:
+    """Refuse arguments of which one that is needed is missing.
 
     Raises:
-        ValueError: if an option that is needed is missing.
+        ValueError: if it is.
     """
-    if given.pop("status"):
+    if given["status"]:
         if given["storage"] is None:
             raise ValueError("--status needs --storage URL")
-        from rnnorm.experiments.searching.lease import status
-
-        print(status(given["storage"]))
         return
     for name, wanted in (("recipe", "a recipe"), ("out", "--out DIR")):
         if given[name] is None:
             raise ValueError(f"search needs {wanted}: rnnorm search RECIPE --out DIR")
+
+
+def run(**given: Any) -> None:
+    """Run the trials and print them, or with ``--status`` print what a storage's workers do."""
+    if given.pop("status"):
+        from rnnorm.experiments.searching.lease import status
+
+        print(status(given["storage"]))
+        return
     from rnnorm.experiments.searching.search import search
     from rnnorm.experiments.training.machine import flush_subnormals
 
