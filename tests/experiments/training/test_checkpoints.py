@@ -1,5 +1,6 @@
 import errno
 import os
+import threading
 import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
@@ -76,6 +77,19 @@ def test_a_full_disk_that_a_logger_finds_is_told_with_the_run_folder(tmp_path, t
     with pytest.raises(OSError, match="No space left") as error:
         fit("demo/digits-bn", run_dir=tmp_path / "run", overrides=tiny)
     assert error.value.filename == str(tmp_path / "run")
+
+
+def test_the_thread_that_finds_the_disk_full_prints_no_traceback(tmp_path, tiny, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    unhandled = []
+    monkeypatch.setattr(threading, "excepthook", unhandled.append)
+    monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        fit("demo/digits-bn", run_dir=tmp_path / "run", overrides=tiny)
+    assert error.value.filename == str(tmp_path / "run")
+    assert unhandled == []
 
 
 def test_training_stops_on_a_full_disk_and_goes_on_later(tmp_path, tiny, full_disk):

@@ -32,7 +32,7 @@ from rnnorm.experiments.training.folder import (
     start_run,
 )
 from rnnorm.experiments.training.machine import Places
-from rnnorm.experiments.training.metrics import MetricsFile, TrainingScores
+from rnnorm.experiments.training.metrics import MetricsFile, TrainingScores, quiet_writer_thread
 from rnnorm.experiments.training.progress import (
     SAMPLES,
     ProgressLines,
@@ -288,7 +288,7 @@ def _train(
     accepted: _Accepted,
 ) -> None:
     try:
-        with quiet_lightning():
+        with quiet_lightning(), quiet_writer_thread():
             trainer.fit(
                 experiment.model,
                 datamodule=experiment.datamodule,

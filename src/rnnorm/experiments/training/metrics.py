@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import math
+import threading
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +47,23 @@ class Point(NamedTuple):
     epoch: int
     seconds: float
     value: float
+
+
+@contextmanager
+def quiet_writer_thread() -> Iterator[None]:
+    """Silence the traceback of TensorBoard's thread, whose error the training raises too."""
+    before = threading.excepthook
+
+    def failed(args: threading.ExceptHookArgs) -> None:
+        of_writer = type(args.thread).__module__.startswith("tensorboard.")
+        if not (of_writer and issubclass(args.exc_type, OSError)):
+            before(args)
+
+    threading.excepthook = failed
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 class MetricsFile(Logger):
