@@ -255,6 +255,8 @@ def test_update_bn_names_forward_where_it_cannot_know_what_the_model_takes():
     before = buffers(layer)
     with pytest.raises(ValueError, match=r"got 3 elements: .*forward="):
         update_bn([(x, lengths, y)], layer)
+    with pytest.raises(ValueError, match=r"got 0 elements: .*forward="):
+        update_bn([()], layer)
     assert_all_close(buffers(layer), before, 0)
     update_bn([(x, lengths, y)], layer, forward=lambda m, batch: m(batch[0], lengths=batch[1]))
     assert layer.population_input_l0.rows.tolist()[0] == 4

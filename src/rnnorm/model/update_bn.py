@@ -61,7 +61,7 @@ def update_bn(
 
     Raises:
         ValueError: if ``loader`` has no minibatch, or none with enough rows for a statistic, or,
-            without ``forward``, one of more than two elements.
+            without ``forward``, a list of another number of elements than one or two.
         TypeError: if the input cannot be moved to ``device``, such as a dict: use ``forward``.
         RuntimeError: if all layers with statistics are frozen.
     """
@@ -129,7 +129,7 @@ def _run(
             forward(model, batch)
             continue
         if isinstance(batch, (list, tuple)) and not isinstance(batch, PackedSequence):
-            if len(batch) > 2:
+            if len(batch) not in (1, 2):
                 raise ValueError(
                     f"a minibatch is an input or a pair of it and a target, got {len(batch)} "
                     "elements: say with forward= what the model takes, as in "
