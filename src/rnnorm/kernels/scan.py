@@ -60,8 +60,7 @@ def layer(call: LayerCall) -> LayerResult:
     # a slow import
     from torch._higher_order_ops.scan import scan
 
-    cell, x, weights = call.cell, call.x, call.weights
-    T, B, _ = x.shape
+    cell, x, weights, B = call.cell, call.x, call.weights, call.x.size(1)
     wide = torch.promote_types(x.dtype, torch.float32)
     dtypes = [s.dtype for s in call.state]
     norms = cell.norms(call.norm)
@@ -69,16 +68,7 @@ def layer(call: LayerCall) -> LayerResult:
     shifts |= {site: s.to(wide) for site, s in call.beta.items()}
     gamma = {site: g.to(wide) for site, g in call.gamma.items()}
     sites = fixed_sites(call, gamma, shifts)
-    statistics: dict[str, Moments] = {}
-    for site, (mean, var) in call.constants.items():
-        # ONNX would store a Python number as float32
-        eps = torch.tensor(norms[site].eps, dtype=wide, device=x.device)
-        mean, scale = mean.to(wide), scale_of(gamma[site], var.to(wide), eps)
-        if not _is_one(mean.size(0)) and mean.size(0) != T:
-            # the loop gets one row for each step
-            row = torch.arange(T, device=x.device).clamp(max=mean.size(0) - 1)
-            mean, scale = mean[row], scale[row]
-        statistics[site] = mean, scale
+    statistics = _served(call, gamma)
     masked = {place: mask.numbers(wide)[0] for place, mask in (call.masks or {}).items()}
     zones = [masked.get(f"zoneout_{name}") for name in cell.states]
 
@@ -90,15 +80,8 @@ def layer(call: LayerCall) -> LayerResult:
         change = sites[site]
         return z if change is None else change(z, 0)
 
-    ages = ages_of(call._replace(reset=None))
-    frames: dict[str, Any] = {"age": ages}
-    if call.reset is not None:
-        frames["reset"] = call.reset.unsqueeze(2)
-        # a loop of its own: ONNX has no running maximum, and autograd takes no integer state
-        _, frames["age"] = scan(_grow_older, ages[0].clone(), frames["reset"])
-    if call.batch_sizes is not None:
-        sizes = call.batch_sizes.to(x.device).view(T, 1, 1)
-        frames["active"] = torch.arange(B, device=x.device).view(1, B, 1) < sizes
+    frames = _frames(call)
+    if "active" in frames:
         # nan in the padding would reach gradients as 0 times nan
         x = x.masked_fill(~frames["active"], 0)
     terms = x.to(wide)
@@ -143,3 +126,41 @@ def layer(call: LayerCall) -> LayerResult:
     state = tuple(s.to(dtype) for s, dtype in zip(state, dtypes, strict=True))
     every = tuple(s.to(dtype) for s, dtype in zip(states, dtypes, strict=False))
     return LayerResult(output.to(x.dtype), state, {}, every)
+
+
+def _served(call: LayerCall, gamma: Mapping[str, Tensor]) -> dict[str, Moments]:
+    """Return the mean and the scale of each site with statistics, of all steps or of each.
+
+    Args:
+        call: the call.
+        gamma: the scale of each site, whose dtype the results have.
+    """
+    T, device, norms = call.x.size(0), call.x.device, call.cell.norms(call.norm)
+    served = {}
+    for site, (mean, var) in call.constants.items():
+        wide = gamma[site].dtype
+        # ONNX would store a Python number as float32
+        eps = torch.tensor(norms[site].eps, dtype=wide, device=device)
+        mean, scale = mean.to(wide), scale_of(gamma[site], var.to(wide), eps)
+        if not _is_one(mean.size(0)) and mean.size(0) != T:
+            # the loop gets one row for each step
+            row = torch.arange(T, device=device).clamp(max=mean.size(0) - 1)
+            mean, scale = mean[row], scale[row]
+        served[site] = mean, scale
+    return served
+
+
+def _frames(call: LayerCall) -> dict[str, Any]:
+    """Return the ages of the rows at each step, and which of them begin anew or are active."""
+    ages, (T, B, _) = ages_of(call._replace(reset=None)), call.x.shape
+    frames: dict[str, Any] = {"age": ages}
+    if call.reset is not None:
+        from torch._higher_order_ops.scan import scan
+
+        frames["reset"] = call.reset.unsqueeze(2)
+        # a loop of its own: ONNX has no running maximum, and autograd takes no integer state
+        _, frames["age"] = scan(_grow_older, ages[0].clone(), frames["reset"])
+    if call.batch_sizes is not None:
+        sizes = call.batch_sizes.to(call.x.device).view(T, 1, 1)
+        frames["active"] = torch.arange(B, device=call.x.device).view(1, B, 1) < sizes
+    return frames
