@@ -42,6 +42,8 @@ TIMED = (
 )
 #: seconds after which no more cases are examined; on a GPU most of them compile a kernel
 BUDGETS = {"cpu": 120.0, "cuda": 600.0}
+# by cell and norm, each case with the verdicts of the kernels
+_Verdicts = dict[tuple[str, str], list[tuple[Case, dict[str, Verdict]]]]
 # most failed cases that are printed; the file holds all
 _TOLD = 20
 # seconds between lines of progress without a terminal
@@ -87,20 +89,9 @@ def check(
         ValueError: if ``device`` is unknown, or ``budget`` is negative or NaN.
         OSError: if ``out`` cannot be written.
     """
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"device must be cpu or cuda, got {device!r}")
-    budget = BUDGETS[device] if budget is None else budget
-    if not budget >= 0:
-        raise ValueError(f"seconds of examining must be 0 or more, got {budget:g}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise DeviceMissingError(f"torch {torch.__version__} sees no CUDA device here")
+    budget = _checked_budget(device, budget)
     if out is not None:
-        # refuse an unwritable path before any time is spent
-        check_output_file(Path(out))
-        partial_file = partial_of(Path(out))
-        partial_file.parent.mkdir(parents=True, exist_ok=True)
-        partial_file.touch()
-        partial_file.unlink()
+        _check_writable(Path(out))
     begin, torch_device = time.perf_counter(), torch.device(device)
     about = machine() | device_and_system(torch_device)
     print(describe(about))
@@ -116,16 +107,7 @@ def check(
     with products_in("ieee") if device == "cuda" else nullcontext():
         found = _examined(wanted, kernels, torch_device, begin + budget)
     examined = sum(map(len, found.values()))
-    lines: list[Record] = []
-    faults: list[Record] = []
-    for (cell, norm), verdicts in found.items():
-        for kernel in kernels:
-            own = [(case, each[kernel]) for case, each in verdicts if kernel in each]
-            if own:
-                names = {"kernel": kernel, "cell": cell, "norm": norm}
-                wrong = [{**names, **fault} for case, v in own for fault in _faults(case, v)]
-                lines.append(_line(names, own))
-                faults += wrong
+    lines, faults = _lines_and_faults(found, kernels)
     wrong_kernels = {fault["kernel"] for fault in faults}
     right = [kernel for kernel in kernels if kernel not in wrong_kernels]
     times = step_times(torch_device, right, timed, seconds, faults)
@@ -156,11 +138,40 @@ def check(
     return passed
 
 
+def _checked_budget(device: str, budget: float | None) -> float:
+    """Return the seconds of examining, after a check that the device is there.
+
+    Raises:
+        DeviceMissingError, ValueError: as ``check``.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {device!r}")
+    budget = BUDGETS[device] if budget is None else budget
+    if not budget >= 0:
+        raise ValueError(f"seconds of examining must be 0 or more, got {budget:g}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise DeviceMissingError(f"torch {torch.__version__} sees no CUDA device here")
+    return budget
+
+
+def _check_writable(out: Path) -> None:
+    """Check, before any time is spent, that a file can be written.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    check_output_file(out)
+    partial_file = partial_of(out)
+    partial_file.parent.mkdir(parents=True, exist_ok=True)
+    partial_file.touch()
+    partial_file.unlink()
+
+
 def _examined(
     cases: Sequence[Case], kernels: Sequence[str], device: torch.device, end: float
-) -> dict[tuple[str, str], list[tuple[Case, dict[str, Verdict]]]]:
+) -> _Verdicts:
     """Examine cases by layer; after ``end``, only the first case of each layer still missing."""
-    found: dict[tuple[str, str], list[tuple[Case, dict[str, Verdict]]]] = {}
+    found: _Verdicts = {}
     terminal = sys.stderr.isatty()
     begin = said = time.perf_counter()
     with tqdm(cases, disable=not terminal, unit="case", leave=False) as bar:
@@ -174,6 +185,22 @@ def _examined(
             verdicts = examine(case, kernels, device)
             found.setdefault(case.names, []).append((case, verdicts))
     return found
+
+
+def _lines_and_faults(
+    found: _Verdicts, kernels: Sequence[str]
+) -> tuple[list[Record], list[Record]]:
+    """Print a line for each layer on each kernel; return their records, and one for each fault."""
+    lines: list[Record] = []
+    faults: list[Record] = []
+    for (cell, norm), verdicts in found.items():
+        for kernel in kernels:
+            own = [(case, each[kernel]) for case, each in verdicts if kernel in each]
+            if own:
+                names = {"kernel": kernel, "cell": cell, "norm": norm}
+                lines.append(_line(names, own))
+                faults += [{**names, **fault} for case, v in own for fault in _faults(case, v)]
+    return lines, faults
 
 
 def _faults(case: Case, verdict: Verdict) -> list[Record]:
