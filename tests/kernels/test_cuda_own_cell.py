@@ -92,8 +92,8 @@ def results(model, x, backend, dtype, **given):
     model, x = copy.deepcopy(model).to(dtype), x.to(dtype).requires_grad_()
     torch.manual_seed(1)
     with rnnorm.use_backend(backend):
-        output, state = model(x, **given)
-    found = [output, *(state if isinstance(state, tuple) else (state,))]
+        output, *states = model(x, **given)
+    found = [output, *(s for each in states for s in (each if type(each) is tuple else (each,)))]
     generator = torch.Generator().manual_seed(2)
     weights = [torch.randn(f.shape, generator=generator).to(f) for f in found]
     loss = sum((f * w).sum() for f, w in zip(found, weights, strict=True))
@@ -127,6 +127,12 @@ def check(kind, norm, given, options, dtype, factor, cell=None, rows=4):
 def test_they_are_those_of_the_reference(case, launched):
     check(*CASES[case], torch.float32, 12)
     assert {variant.backward for variant, _ in launched} == {False, True}
+
+
+@pytest.mark.usefixtures("launched", "fresh_memory_is_nan")
+@pytest.mark.parametrize(("kind", "norm"), [("slstm", "batch"), ("three", "layer")])
+def test_states_of_all_steps(kind, norm):
+    check(kind, norm, {**RAGGED, "return_states": True}, {}, torch.float32, 12)
 
 
 @pytest.mark.usefixtures("launched", "fresh_memory_is_nan")

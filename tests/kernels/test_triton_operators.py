@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnnorm
 from rnnorm.kernels import autograd as passes
-from rnnorm.kernels import dispatch, precision, reference
+from rnnorm.kernels import dispatch, precision, reference, second_derivative
 from rnnorm.kernels.inputs import Inputs, Options
 from rnnorm.kernels.triton import layer as triton
 from rnnorm.kernels.triton import operators
@@ -35,11 +35,17 @@ def second_derivatives(problem, kernel):
 
 
 @pytest.mark.parametrize(
-    ("cell", "norm", "proj_size"),
-    [("LSTM", "all", 0), ("GRU", "layer", 0), ("LSTM", "all", 2), ("IndRNN_TANH", "layer", 0)],
+    ("cell", "norm", "more"),
+    [
+        ("LSTM", "all", {}),
+        ("GRU", "layer", {}),
+        ("LSTM", "all", {"proj_size": 2}),
+        ("LSTM", "layer", {"all_states": True}),
+        ("IndRNN_TANH", "layer", {}),
+    ],
 )
-def test_gradients_of_gradients(cell, norm, proj_size):
-    problem = Problem(cell, norm, (3, 3, 2, 3), RAGGED, proj_size=proj_size)
+def test_gradients_of_gradients(cell, norm, more):
+    problem = Problem(cell, norm, (3, 3, 2, 3), RAGGED, **more)
     found = second_derivatives(problem, triton.layer)
     torch.testing.assert_close(found, second_derivatives(problem, reference.layer))
 
@@ -67,12 +73,23 @@ def arguments(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "form", [{"cell": "LSTM"}, {"cell": "LSTM", "proj_size": 2}, {"cell": "IndRNN_RELU"}]
+    "form",
+    [
+        {"cell": "LSTM"},
+        {"cell": "LSTM", "proj_size": 2},
+        {"cell": "IndRNN_RELU"},
+    ],
 )
 def test_operators_pass_opcheck(form, arguments):
     # of a ragged batch the rows that nobody reads are not written
     given = arguments(Problem(**form, norm="all", shape=(2, 3, 2, 3)))
     torch.library.opcheck(PASSES.forward_operator, given)
+
+
+def test_the_operator_that_returns_all_states_passes_opcheck_but_for_compiled_gradients(arguments):
+    given = arguments(Problem("LSTM", "all", (2, 3, 2, 3), all_states=True))
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(PASSES.forward_operator, given, test_utils=checks)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -210,6 +227,32 @@ def test_outside_the_interpreter_it_wants_a_gpu(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with rnnorm.use_backend("triton"), pytest.raises(RuntimeError, match="on a GPU, not on cpu"):
         rnnorm.LSTM(3, 5)(torch.randn(4, 6, 3))
+
+
+@pytest.mark.parametrize("read", ["output", "states"])
+@pytest.mark.parametrize("lengths", [None, RAGGED])
+def test_only_the_gradient_of_states_is_the_references(lengths, read, monkeypatch):
+    calls, run = [], second_derivative._reference
+
+    def noted(*given):
+        calls.append(given)
+        return run(*given)
+
+    monkeypatch.setattr(second_derivative, "_reference", noted)
+    layer = rnnorm.LSTM(2, 5, norm="layer", num_layers=2, dtype=torch.float64, device=DEVICE)
+    x = torch.randn(3, 3, 2, dtype=torch.float64, device=DEVICE)
+    reset = torch.rand(3, 3, device=DEVICE) < 0.3
+    results = []
+    for name in ("triton", "reference"):
+        with rnnorm.use_backend(name):
+            output, last, states = layer(x, lengths=lengths, reset=reset, return_states=True)
+        loss = output.square().sum()
+        if read == "states":
+            loss = loss + states[1].sin().sum()
+        gradients = torch.autograd.grad(loss, list(layer.parameters()))
+        results.append((output, last, states, gradients))
+        assert len(calls) == 2 * (read == "states")
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("proj_size", [0, 2])

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rnnorm.cells.gru import GRU
 from rnnorm.cells.ligru import LiGRU
 from rnnorm.cells.lstm import LSTM
 from rnnorm.kernels.call import Request
@@ -90,6 +91,14 @@ def test_cells_that_no_gpu_has_run_are_run_where_they_are_asked_for(gpu):
     mixed = request._replace(cell=LSTM(), norm=resolve({"input": "batch", "recurrent": "layer"}))
     assert layer.refuses(mixed) == ""
     assert layer.unasked(mixed).startswith("its kernels have not run a spec for each site on a GPU")
+
+
+def test_states_of_all_steps_are_not_in_a_compiled_graph(gpu):
+    gpu()
+    request = Request(LSTM(), BatchNorm(), GPU, torch.float32, states=True)
+    assert layer.refuses(request) == layer.unasked(request) == ""
+    assert "in a compiled graph" in layer.refuses(request._replace(compiled=True))
+    assert layer.refuses(request._replace(cell=GRU(), compiled=True)) == ""
 
 
 def test_nor_in_an_interpreter(gpu, monkeypatch):

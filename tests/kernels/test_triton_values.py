@@ -36,6 +36,11 @@ CASES = {
     "lstm-joint-cell": {"cell": "LSTM", "norm": "joint-cell", **DENSE},
     "lstm-none": {"cell": "LSTM", "norm": "none", **RAGGED},
     "lstm-one-step": {"cell": "LSTM", "norm": "all", "shape": (1, 2, 1, 1)},
+    "lstm-states": {"cell": "LSTM", "norm": "all", "all_states": True, **DENSE},
+    "lstm-states-ragged": {"cell": "LSTM", "norm": "layer", "all_states": True, **RAGGED},
+    "lstm-states-evaluation": {"cell": "LSTM", "norm": "all", "all_states": True, **RAGGED}
+    | EVALUATION,
+    "gru-states": {"cell": "GRU", "norm": "all", "all_states": True, **RAGGED},
     "lstm-rows-in-blocks": {"cell": "LSTM", "norm": "all", "shape": (2, 140, 3, 9)},
     "lstm-layer": {"cell": "LSTM", "norm": "layer", **RAGGED},
     "lstm-layer-cell": {"cell": "LSTM", "norm": "layer-cell", **DENSE},
@@ -69,6 +74,8 @@ MORE = {
     "projected": {"cell": "LSTM", "norm": "all", "proj_size": 4, **RAGGED},
     "projected-evaluation": {"cell": "LSTM", "norm": "joint-cell", "proj_size": 4, **DENSE}
     | EVALUATION,
+    "projected-states": {"cell": "LSTM", "norm": "all", "proj_size": 4, "all_states": True}
+    | RAGGED,
     "projected-none": {"cell": "LSTM", "norm": "none", "proj_size": 1, "bias": False, **RAGGED},
     "projected-layer": {"cell": "LSTM", "norm": "layer", "proj_size": 8, **RAGGED},
     "indrnn": {"cell": "IndRNN_RELU", "norm": "all", **RAGGED},

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rnnorm.kernels import second_derivative
 from rnnorm.kernels.inputs import DIFFERENTIABLE, LEAVES, Gradients, Inputs, Options, Results
 from rnnorm.kernels.operators import (
     CHANGED,
@@ -37,12 +38,14 @@ class Passes(NamedTuple):
             and the active rows as for ``forward``.
         forward_operator: the forward pass as a custom operator.
         backward_operator: the backward pass as a custom operator.
+        takes_all_c: whether the backward pass takes the gradient of all_c; else the reference does.
     """
 
     forward: Callable[[Inputs, Options, bool, ActiveRows | None], Results]
     backward: Callable[..., Gradients]
     forward_operator: Any
     backward_operator: Any
+    takes_all_c: bool = True
 
     def make_differentiable(self) -> None:
         """Register the derivative of the forward operator."""
@@ -62,14 +65,20 @@ class Passes(NamedTuple):
         grads: Sequence[Tensor | None],
         rows: ActiveRows | None = None,
     ) -> list[Tensor | None]:
-        """Return the gradients of the leaves, by the operator if something observes operators."""
+        """Return the gradients of the leaves, by the operator if something observes operators.
+
+        The reference computes them where the kernel does not take the gradient of all_c.
+        """
         # statistics of several processes have no second derivative, which needs the operator
         as_operator = rows is None and (
             torch.is_grad_enabled() or not unobserved((*inputs, *results, *grads))
         )
-        backward = (
-            self._call_backward_operator if as_operator else partial(self.backward, rows=rows)
-        )
+        backward: Callable[..., Gradients] = partial(self.backward, rows=rows)
+        of_all_c = grads[-1] if ctx.options.wants_all_c else None
+        if of_all_c is not None and not self.takes_all_c:
+            backward = second_derivative.backward
+        elif as_operator:
+            backward = self._call_backward_operator
         return gradients(ctx, inputs, results, grads, backward)
 
     def _call_backward_operator(

@@ -184,7 +184,6 @@ class Coverage:
         norms: by kind of norm, the sites that it may normalise.
         masks: the places where recurrent dropout may act. Masks of the input are the layer's own.
         over: the columns that may share the statistics of a row, as ``LayerNorm.over`` names them.
-        states: whether it returns every state of every step.
         projected: whether h may be projected (``proj_size``).
         apart: sites that may have another spec than the others.
     """
@@ -193,7 +192,6 @@ class Coverage:
     norms: Mapping[type[Norm], tuple[str, ...]]
     masks: tuple[str, ...] = ()
     over: tuple[str | None, ...] = (None,)
-    states: bool = False
     projected: bool = False
     apart: tuple[str, ...] = ()
 
@@ -210,8 +208,6 @@ class Coverage:
             return f"it has no {request.dtype}"
         if request.projected and not self.projected:
             return "it has no proj_size"
-        if request.states and len(cell.states) > 1 and not self.states:
-            return f"it returns only the last {' and '.join(cell.states[1:])}"
         if why := self._refuses_norm(cell, cell.norms(request.norm)):
             return why
         unknown = [place for place in request.masked if place not in (*self.masks, "input")]

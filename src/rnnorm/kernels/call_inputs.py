@@ -153,8 +153,7 @@ def check_call(
         inputs: contiguous tensors, not checked otherwise.
         options: options, not checked.
         dtypes: dtypes of x that the kernel takes.
-        uniform: whether the kernel takes one norm for all sites but the input, and does not return
-            every c.
+        uniform: whether the kernel takes one norm for all sites but the input.
         plain: whether the kernel takes neither resets, peepholes, masks nor a carry site, and of
             the norms of single rows only layer norm over the cell's own groups of gates.
         projected: whether the kernel takes an LSTM's projection.
@@ -200,7 +199,7 @@ def _is_computed(
         and (not options.joint or sums_terms)
         and (last == "off" or options.has_c)
         and (not options.carry or (last != "off" and not plain))
-        and (not options.wants_all_c or (options.has_c and not uniform))
+        and (not options.wants_all_c or options.has_c)
         # after a reset rows have different ages
         and not (resets and taken)
         and not (uniform and len({kind.partition("-")[0] for kind in together}) > 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import torch
+from torch import Tensor
 
 from rnnorm.cells.cell import Cell
 from rnnorm.cells.gru import GRU
@@ -38,6 +39,9 @@ def unfit(request: Request) -> str:
         return "it takes no statistics over the rows of several processes"
     if request.exported:
         return "it is not exported"
+    if request.compiled and request.states and len(request.cell.states) > 1:
+        # the reference computes their gradient
+        return "it returns no states of single steps in a compiled graph"
     if jit_tracing():
         return "what loads a trace would not find its operators"
     return ""
@@ -56,7 +60,12 @@ def run(call: LayerCall, *, cuda: bool) -> LayerResult:
     passes = CUDA_PASSES if cuda else PASSES
     wide = torch.promote_types(call.x.dtype, torch.float32)
     options = options_of(call.cell, call.norm, call.min_rows, call.masks)
+    options = options._replace(wants_all_c=call.all_states and options.has_c)
     results = passes(inputs_of(call, narrow=call.x.dtype, wide=wide), options)
     last = results.h_n, *separated(results.c_n if options.has_c else None, 2)
     state = tuple(r.to(s.dtype) for r, s in zip(last, call.state, strict=True))
-    return LayerResult(results.output, state, taken_of(call, results))
+    states: tuple[Tensor, ...] = ()
+    if options.wants_all_c:
+        every = results.output, *separated(results.all_c, 3)
+        states = tuple(r.to(s.dtype) for r, s in zip(every, call.state, strict=True))
+    return LayerResult(results.output, state, taken_of(call, results), states)

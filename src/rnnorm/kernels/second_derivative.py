@@ -1,4 +1,4 @@
-"""The derivative of the backward pass, computed by running the reference."""
+"""The backward pass and its derivative, computed by running the reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from rnnorm.cells.cell import Weights
 from rnnorm.kernels import reference
 from rnnorm.kernels.call import LayerCall, Mask
 from rnnorm.kernels.equations.graph_cell import GraphCell, split_moments, split_products
-from rnnorm.kernels.inputs import PEEPHOLES, PLACES, Gradients, Inputs, Options, joined, separated
+from rnnorm.kernels.inputs import (
+    PEEPHOLES,
+    PLACES,
+    Gradients,
+    Inputs,
+    Options,
+    Results,
+    joined,
+    separated,
+)
 from rnnorm.kernels.known_cells import CELLS
 from rnnorm.norm.presets import resolve
 from rnnorm.norm.spec import BatchNorm, LayerNorm, Norm, RMSNorm
@@ -87,6 +96,59 @@ def _spec(site: str, scope: str, eps: float) -> Norm:
     return LayerNorm(eps=eps, **only) if kind == "row" else RMSNorm(eps=eps, **only)
 
 
+def backward(
+    inputs: Inputs,
+    _results: Results,
+    upstream: Sequence[Tensor | None],
+    options: Options,
+    _wants_x: bool,
+) -> Gradients:
+    """Run the backward pass with the arguments of ``autograd.Passes.backward``.
+
+    Where gradients are enabled, the result is differentiable.
+    """
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves = [_leaf(tensor, again=again) for tensor in inputs.leaves]
+        given = Inputs._make((*leaves, *inputs.without_gradients))
+        found = _gradients(given, options, upstream, again=again)
+    return Gradients._make(found)
+
+
+def _leaf(tensor: Tensor | None, *, again: bool) -> Tensor | None:
+    """Return a tensor with a gradient of its own, which is differentiable ``again`` or a leaf."""
+    if tensor is None or not tensor.is_floating_point():
+        return tensor
+    if again and tensor.requires_grad:
+        return tensor.view_as(tensor)
+    return tensor.detach().requires_grad_()
+
+
+def _gradients(
+    given: Inputs, options: Options, upstream: Sequence[Tensor | None], *, again: bool
+) -> list[Any]:
+    """Return the gradient of each of ``Gradients``, None where there is none.
+
+    Args:
+        given: inputs, of which all leaves require gradients.
+        options: options of the forward pass.
+        upstream: gradients of output, h_n, c_n and all_c.
+        again: whether the gradients are differentiable.
+    """
+    results = _reference(given, options)
+    pairs = [(r, g) for r, g in zip(results, upstream, strict=False) if g is not None]
+    sources = [t for t in given.leaves if t is not None and t.requires_grad]
+    back = torch.autograd.grad(
+        [r for r, _ in pairs],
+        sources,
+        [g for _, g in pairs],
+        create_graph=again,
+        allow_unused=True,
+    )
+    by_source = dict(zip(map(id, sources), back, strict=True))
+    return [by_source.get(id(getattr(given, name))) for name in Gradients._fields]
+
+
 def differentiate(
     inputs: Inputs,
     options: Options,
@@ -105,29 +167,11 @@ def differentiate(
         the gradients of ``inputs.leaves`` and those of ``grad_results``.
     """
     again = torch.is_grad_enabled()
-
-    def leaf(tensor: Tensor | None) -> Tensor | None:
-        if tensor is None or not tensor.is_floating_point():
-            return tensor
-        if again and tensor.requires_grad:
-            return tensor.view_as(tensor)
-        return tensor.detach().requires_grad_()
-
     with torch.enable_grad():
-        first, upstream = [leaf(t) for t in inputs.leaves], [leaf(g) for g in grad_results]
+        first = [_leaf(t, again=again) for t in inputs.leaves]
+        upstream = [_leaf(g, again=again) for g in grad_results]
         given = Inputs._make((*first, *inputs.without_gradients))
-        results = _reference(given, options)
-        pairs = [(r, g) for r, g in zip(results, upstream, strict=False) if g is not None]
-        sources = [t for t in first if t is not None and t.requires_grad]
-        back = torch.autograd.grad(
-            [r for r, _ in pairs],
-            sources,
-            [g for _, g in pairs],
-            create_graph=True,
-            allow_unused=True,
-        )
-    by_source = dict(zip(map(id, sources), back, strict=True))
-    returned = [by_source.get(id(getattr(given, name))) for name in Gradients._fields]
+        returned = _gradients(given, options, upstream, again=True)
     wanted = [
         (b, g) for b, g in zip(returned, grads, strict=True) if b is not None and g is not None
     ]

@@ -23,7 +23,6 @@ COVERAGE = Coverage(
     dict.fromkeys((BatchNorm, LayerNorm, RMSNorm), SITES),
     PLACES,
     over=(None, "term", "gate"),
-    states=True,
     projected=True,
     apart=SITES,
 )

@@ -36,7 +36,7 @@ def forward_shapes(
         ((T, B, H_out), given),
         ((B, H_out), wide),
         ((*options.several, B, H) if has_c else (0,), wide),
-        ((0,), wide),
+        ((*options.several, T, B, H) if options.wants_all_c else (0,), wide),
     ]
     for scope, width in zip(options.by_site, (gates * H, gates * H, H), strict=True):
         taken = options.min_rows >= 0 and scope in ("frame", "sequence")
@@ -74,7 +74,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
     """
     plan = Plan(inputs, options, cuda=cuda)
     results = _allocate(plan, save)
-    output, absent, taken = results.output, results.all_c, results.moments
+    output, taken = results.output, results.moments
     frames, width = plan.T * plan.B, plan.gates * plan.H
     z_x, z_h, saved_c, saved_third = results.saved
     z_x, z_h = (z if z.numel() else inputs.x.new_empty(frames, width) for z in (z_x, z_h))
@@ -84,7 +84,7 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
     if weight_hr is not None:
         h = narrow = results.saved_made if save else inputs.x.new_empty(frames, plan.H)
     if plan.narrow:
-        h = saved_third[:frames] if options.skips else absent
+        h = saved_third[: frames if options.skips else 0]
         h = h if h.numel() else inputs.x.new_empty(frames, plan.H, dtype=plan.wide)
     fresh = saved_third[-frames:] if save and keeps_fresh(inputs, options) else None
     c = h
@@ -136,6 +136,9 @@ def run_forward(inputs: Inputs, options: Options, save: bool, *, cuda: bool = Fa
     if c is not h:
         each_last = [plan.last(each[: plan.frames]) for each in separated(c, 2)]
         c_n = each_last[0] if len(each_last) == 1 else torch.stack(each_last)
+        if options.wants_all_c:
+            for every, each in zip(separated(results.all_c, 3), separated(c, 2), strict=True):
+                every.copy_(plan.unpack(each[: plan.frames]))
     if plan.ragged:
         output = plan.unpack(projected[: plan.frames])
     return results._replace(output=output, h_n=h_n, c_n=c_n)
@@ -152,11 +155,10 @@ def _allocate(plan: Plan, save: bool) -> Results:
     shapes = forward_shapes(plan.inputs, plan.options, save)
     made = {}
     for name, (shape, dtype) in zip(RESULTS, shapes, strict=True):
-        if name not in DIFFERENTIABLE:
+        if name not in DIFFERENTIABLE or name == "all_c":
             # a moment stays zero where no statistic is taken
             partly = name.startswith("taken_") and not plan.takes_all
             made[name] = (new_zeros if partly else new_empty)(shape, dtype=dtype)
     # no view, which would not take detach_()
     output = new_empty(plan.T, plan.B, plan.H_out)
-    absent = new_empty(0, dtype=plan.wide)
-    return Results(output=output, h_n=output, c_n=output, all_c=absent, **made)
+    return Results(output=output, h_n=output, c_n=output, **made)

@@ -102,6 +102,8 @@ def _operators(name: str, *, cuda: bool) -> Passes:
         parts = inputs, results, upstream, options, _ = backward_parts(contiguous(arguments))
         check_call(inputs, options, DTYPES, uniform=True, plain=not cuda, projected=not cuda)
         check_results(inputs, results, upstream, forward_shapes(inputs, options, True))
+        if upstream[-1] is not None:
+            raise RuntimeError("grad_all_c must be None: the kernels take no gradient of each c")
         return tuple(backward(*parts))
 
     @torch.library.custom_op(f"rnnorm::{name}_forward", mutates_args=(), schema=FORWARD)
@@ -121,7 +123,7 @@ def _operators(name: str, *, cuda: bool) -> Passes:
 
     backward_operator.register_fake(fake_backward)
     backward_operator.register_autograd(differentiate, setup_context=setup_backward)
-    made = Passes(forward, backward, forward_operator, backward_operator)
+    made = Passes(forward, backward, forward_operator, backward_operator, takes_all_c=False)
     made.make_differentiable()
     return made
 
