@@ -93,7 +93,7 @@ def test_a_statistic_that_is_not_finite_is_not_taken_in(bad):
 def test_nor_is_it_in_a_shared_population_or_the_first_minibatch(options):
     module = layer(**options)
     population = feed(module, [float("nan"), 5.0], [3.0, 7.0])
-    assert population.num_batches_tracked.tolist() == [1] if population.shared else [0, 1]
+    assert population.num_batches_tracked.tolist() == ([1] if population.shared else [0, 1])
     assert values(population.mean)[-1] == pytest.approx(6.0)
     assert all(buffer.isfinite().all() for buffer in population.buffers())
 
