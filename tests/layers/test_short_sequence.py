@@ -180,11 +180,11 @@ def test_without_a_norm_torchs_own_kernel_runs():
 
 
 def test_autocast_is_left_to_the_usual_call(runs):
-    layer = rnnorm.LSTM(SIZE, UNITS, num_layers=2, norm="layer").eval()
+    layer, x = rnnorm.LSTM(SIZE, UNITS, num_layers=2, norm="layer").eval(), torch.randn(5, 6, SIZE)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        output = layer(torch.randn(5, ROWS, SIZE))[0]
+        output = layer(x)[0]
     assert runs == dict.fromkeys(runs, 0)
+    assert output.dtype == torch.bfloat16
     with torch.no_grad():
-        torch.testing.assert_close(
-            output.float(), layer(torch.randn(5, ROWS, SIZE))[0], rtol=1, atol=2
-        )
+        exact = layer(x)[0]
+    assert (output - exact).norm() < 0.03 * exact.norm()
