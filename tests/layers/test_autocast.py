@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import rnnorm
+from rnnorm.kernels import dispatch
 
 
 class WithoutKernel(nn.LSTM):
@@ -25,13 +26,15 @@ def lstm(monkeypatch):
     return lambda norm, dtype=torch.float32: rnnorm.LSTM(3, 4, norm=norm, dtype=dtype)
 
 
-@pytest.mark.parametrize("backend", ["default", "reference"])
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_normalised_layer_runs_where_torch_has_no_kernel(lstm, dtype, backend):
-    layer = lstm("layer" if backend == "reference" else "batch")
-    x = torch.randn(5, 4, 3)
-    with torch.autocast("cpu", dtype=dtype):
+    if unavailable := rnnorm.backends()[backend]:
+        pytest.skip(unavailable)
+    layer, x, before = lstm("batch"), torch.randn(5, 4, 3), dispatch.calls.copy()
+    with rnnorm.use_backend(backend), torch.autocast("cpu", dtype=dtype):
         output, (h_n, c_n) = layer(x)
+    assert dispatch.calls - before == {backend: 1}
     assert output.dtype == h_n.dtype == c_n.dtype == dtype
     output.float().sum().backward()
     assert layer.weight_hh_l0.grad.isfinite().all()
