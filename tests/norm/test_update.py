@@ -55,9 +55,9 @@ def test_the_library_updates_as_operators_do(by_library, momentum, count, dtype)
         if call == 1:
             batch[0][1][1, 2] = torch.inf
         if call == 3:
-            batch[1][0][0, 4] = torch.nan
+            batch[0][0][0, 1] = torch.nan
         if call == 4:
-            batch[1][1][2, 4] = torch.finfo(dtype).max
+            batch[1][1][0, 4] = torch.finfo(dtype).max
         for population, moments in zip(expected, batch, strict=True):
             updating._update_one(population, moments, count, call % 4)
         together(found, batch, count, call % 4, by_library)
