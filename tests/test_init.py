@@ -122,11 +122,13 @@ def test_cooijmans_begins_with_the_mean_of_the_input_in_every_unit(function):
     assert not c_0.any()
 
 
-def test_laurent_stays_within_glorots_bound():
-    lstm = init.laurent2015_(rnnorm.LSTM(3, 4))
-    for block in blocks(lstm, "weight_ih"):
-        assert block.abs().max() <= (6 / (3 + 4)) ** 0.5
+def test_laurent_reaches_glorots_bound_and_no_further():
+    lstm = init.laurent2015_(rnnorm.LSTM(30, 40))
+    for prefix, inputs in (("weight_ih", 30), ("weight_hh", 40)):
+        for block in blocks(lstm, prefix):
+            assert 0.95 < block.abs().max() / (6 / (inputs + 40)) ** 0.5 <= 1
     assert not lstm.bias_ih_l0.any()
+    assert not lstm.bias_hh_l0.any()
 
 
 def test_gamma_and_beta_are_left_alone():
