@@ -223,6 +223,22 @@ def test_gamma_may_differ_by_site(kind, default):
     assert cpu.refuses(request) == cpu.refuses(request._replace(norm=kind()))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda norm: rnnorm.ClockworkRNN(2, 4, (1, 2), norm=norm),
+        lambda norm: GRU(2, 3, reset_after=False, norm=norm),
+        lambda norm: HMLSTM(2, 3, norm=norm),
+    ],
+)
+def test_gamma_of_a_site_is_that_of_all_terms_of_the_site(make):
+    named = dict(make(BatchNorm(gamma={"recurrent": 0.25})).named_parameters())
+    gamma = {name: set(value.tolist()) for name, value in named.items() if "gamma" in name}
+    start = {True: torch.tensor(0.25).item(), False: torch.tensor(0.1).item()}
+    assert len(gamma) > 2
+    assert gamma == {name: {start["recurrent" in name]} for name in gamma}
+
+
 @pytest.mark.parametrize("kind", [BatchNorm, LayerNorm, RMSNorm])
 @pytest.mark.parametrize("site", ["banana", "joint", "recurrent_candidate", 3])
 def test_gamma_of_a_site_that_is_not_normalised_is_an_error(kind, site):
