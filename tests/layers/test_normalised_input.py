@@ -140,6 +140,14 @@ def test_packed_rows_that_grow_are_refused(plain, any_norm, sizes):
         wide(plain, any_norm).eval()(packed)
 
 
+@pytest.mark.parametrize("plain", ["GRU"], indirect=True)
+@pytest.mark.parametrize("sizes", [(2, 3, 1), (3, 0, 3), (3, 2), (3, 3, 1), (3, 3, 1, -1)], ids=str)
+def test_batch_sizes_must_fall_and_sum_to_the_frames(plain, norm, sizes):
+    packed = PackedSequence(plain.input(rows=1, length=6)[:, 0], torch.tensor(sizes))
+    with pytest.raises(RuntimeError, match="begin with all rows, not grow, and sum to its 6 frame"):
+        wide(plain, norm).eval()(packed)
+
+
 def test_packed_rows_that_begin_with_fewer_than_all_are_refused(plain, any_norm):
     order = torch.arange(3)
     packed = PackedSequence(plain.input(rows=1, length=3)[:, 0], torch.tensor([2, 1]), order, order)
