@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 
+import rnnorm
+
 # torch.nn's calls know no step
 pytestmark = pytest.mark.filterwarnings("ignore:hx was given without step")
 
@@ -76,6 +78,17 @@ def test_autocast_gives_torchs_dtypes(plain, norm, training, weights, form, torc
     sum(part.float().pow(2).sum() for part in tensors(result)).backward()
     assert {parameter.grad.dtype for parameter in layer.parameters()} == {weights}
     assert {b.dtype for b in layer.buffers()} <= {torch.float32, torch.float64, torch.int64}
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+def test_autocast_leaves_float64_as_exact_as_it_is(plain, norm, kernel, close):
+    if unavailable := rnnorm.backends()[kernel]:
+        pytest.skip(unavailable)
+    layer, x = plain.rnnorm(norm=norm), plain.input(rows=8)
+    with rnnorm.use_backend(kernel):
+        expected = layer(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            close(layer(x), expected)
 
 
 def test_autocast_is_near_float32(plain, norm):
