@@ -286,7 +286,7 @@ def test_no_recurrent_product_of_any_cell_sees_what_is_dropped(name, x):
 
 @pytest.mark.parametrize("name", ["RNN", "GRU", "Clockwork", "LiGRU"])
 def test_zoneout_of_nearly_all_units_stands_still(name, x):
-    layer = EVERY[name](dtype=torch.float64, recurrent_dropout=Zoneout(cell=0, hidden=1 - 1e-9))
+    layer = EVERY[name](dtype=torch.float64, recurrent_dropout=Zoneout(cell=0, hidden=1 - 1e-12))
     h_0 = torch.randn(1, B, 8, dtype=torch.float64)
     output, h_n = layer(x, h_0)
     assert torch.equal(output, h_0.expand(T, B, 8))
