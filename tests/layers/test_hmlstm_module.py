@@ -52,6 +52,8 @@ def test_the_slope_is_set_and_kept_in_the_state():
     assert repr(module).endswith("slope=2)")
     assert "slope" not in repr(draw())
     assert rnnorm.HMLSTM(INPUTS, H, slope=1.1, dtype=torch.float64).slope == 1.1
+    half = rnnorm.HMLSTM(INPUTS, H, slope=1.1, dtype=torch.half)
+    assert half.slope == torch.tensor(1.1).item()
     module.slope = 3.5
     other = draw()
     other.load_state_dict(module.state_dict())
