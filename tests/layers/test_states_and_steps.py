@@ -176,6 +176,7 @@ def test_nothing_is_said_where_the_step_is_known_or_makes_no_difference():
         {"norm": rnnorm.BatchNorm(population="shared")},
         {"norm": rnnorm.BatchNorm(horizon=1)},
         {"steps": 1},
+        {"norm": rnnorm.BatchNorm(horizon=6), "steps": 1},
         {"norm": "laurent2015-sequence"},
         {"norm": "layer"},
         {"norm": None},
@@ -185,7 +186,8 @@ def test_nothing_is_said_where_the_step_is_known_or_makes_no_difference():
         assert said_of_step(module, ((x, hx), {})) == [], options
     both = rnnorm.GRU(3, 5, bidirectional=True, norm="batch")
     both(torch.randn(6, 4, 3))
-    assert said_of_step(both.eval(), ((torch.randn(6, 4, 3), torch.zeros(2, 4, 5)), {})) == []
+    given = torch.randn(6, 4, 3), torch.zeros(2, 4, 5)
+    assert said_of_step(both.eval(), (given, {}), (given, {"lengths": [6, 5, 2, 2]})) == []
 
 
 CHANGES = {"all": lambda s: s.zero_(), "a row": lambda s: s[:, 0].zero_()}
