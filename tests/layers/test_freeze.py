@@ -128,6 +128,14 @@ def test_a_copy_of_a_layer_that_compiles_itself_does_not_run_the_layer(kind):
     assert layer._compiled_call_impl is not None
 
 
+@pytest.mark.parametrize("kind", [rnnorm.GRU, nn.GRU])
+def test_the_copied_weights_are_put_in_one_block_for_cudnn(kind, monkeypatch):
+    model, flattened = nn.Sequential(kind(3, 4)), []
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda rnn: flattened.append(rnn))
+    frozen = rnnorm.freeze(model)
+    assert flattened == [frozen[0]]
+
+
 def test_it_refuses_to_train_and_to_take_statistics(plain):
     frozen = rnnorm.freeze(trained(plain, "batch"))
     with pytest.raises(RuntimeError, match="a frozen model keeps its statistics"):
