@@ -231,6 +231,15 @@ def test_reset_parameters_goes_through_parametrizations():
         layer.reset_parameters()
 
 
+def test_reset_parameters_passes_over_a_scale_that_is_gone():
+    layer = rnnorm.LSTM(3, 4, norm="batch")
+    layer.gamma_input_l0 = None
+    nn.init.ones_(layer.beta_cell_l0)
+    layer.reset_parameters()
+    assert layer.gamma_input_l0 is None
+    assert not layer.beta_cell_l0.any()
+
+
 def test_memory_is_shared_on_request(trained, deep):
     trained.share_memory()
     assert all(value.is_shared() for value in trained.state_dict().values())
