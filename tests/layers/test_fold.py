@@ -74,6 +74,24 @@ def test_a_model_is_folded_with_its_cells_and_shared_layers(close):
     torch.testing.assert_close(folded(x), model(x))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", ["RNNCell", "LSTMCell", "GRUCell"])
+def test_a_folded_cell_is_torchs_and_the_same_function(name, bias, close):
+    norm = rnnorm.BatchNorm(cell=None, **SHARED)
+    cell = getattr(rnnorm, name)(3, 4, bias, norm=norm, dtype=torch.float64)
+    x, h = torch.randn(9, 3, dtype=torch.float64) + 1, torch.randn(9, 4, dtype=torch.float64)
+    state = (h, h) if name == "LSTMCell" else h
+    cell(x, state)
+    folded = rnnorm.fold(cell.eval())
+    assert type(folded) is getattr(nn, name)
+    close(folded(x, state), cell(x, state))
+
+
+@pytest.mark.parametrize("make", [rnnorm.LSTM, rnnorm.GRUCell])
+def test_without_biases_and_means_a_folded_layer_has_no_biases(make):
+    assert not rnnorm.fold(make(3, 4, bias=False)).bias
+
+
 @pytest.mark.parametrize("layer", [rnnorm.GRU(3, 4), rnnorm.GRUCell(3, 4)], ids=["layer", "cell"])
 def test_what_is_folded_is_in_evaluation(layer):
     assert layer.training
