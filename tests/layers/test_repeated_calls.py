@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rnnorm
+from rnnorm.cells.gru import GRU
 from rnnorm.kernels.cpu import dense_call, library
 from rnnorm.layers.call import known_layer, short_call
 
@@ -335,6 +336,16 @@ def test_a_state_of_other_rows_than_the_input_is_refused_after_calls_without_one
     with pytest.raises(RuntimeError):
         layer(draw(5, 3, SIZE + 1))
     assert not repeated()
+
+
+def test_another_cell_is_seen(repeated):
+    layer, x = rnnorm.GRU(SIZE, UNITS, norm="layer", dtype=torch.float64), draw(5, ROWS, SIZE)
+    for _ in range(3):
+        before, _ = layer(x)
+    assert repeated()
+    layer.cell = GRU("both")
+    torch.testing.assert_close(layer(x), on_reference(layer, x))
+    assert not torch.equal(layer(x)[0], before)
 
 
 def test_a_state_that_is_given_twice(monkeypatch, repeated):
