@@ -116,6 +116,11 @@ def test_a_preset_is_its_paper(preset, want, gamma):
         assert module.norm.input == "frame"
 
 
+@pytest.mark.parametrize("preset", ["ligru", "sligru"])
+def test_the_presets_of_speechbrain_have_its_momentum(preset):
+    assert LSTM(2, 3, norm=preset).norm.of("input").momentum == 0.05
+
+
 def test_batch_and_layer_are_the_plain_specifications():
     assert LSTM(2, 3, norm="batch").norm == BatchNorm()
     assert LSTM(2, 3, norm="layer").norm == LayerNorm()
