@@ -1,7 +1,8 @@
 """Reader of recorded runs and searches, grouped by the tables of the page of results.
 
 A folder holds one JSON for each recorded run or search, and ``tables.yaml``, which lists the
-recipes and the comment of each table.
+recipes and the comment of each table. A table with a ``change``, such as ``precision=bf16-mixed``,
+has the runs of its recipes with that change alone, and no other table has them.
 """
 
 from __future__ import annotations
@@ -111,20 +112,28 @@ def read_recorded(folder: Path) -> tuple[str, list[Table]]:
     searches = {path: _read_search(path) for path in files if path not in runs}
     named = {path: run.outcome.recipe for path, run in runs.items()}
     named |= {path: found["recipe"] for path, found in searches.items()}
+    # runs with a change that has a table of its own are in no other
+    own = {(recipe, t["change"]) for t in tables if "change" in t for recipe in t["recipes"]}
+
+    def fits(run: RecordedRun, table: dict[str, Any]) -> bool:
+        of = run.outcome
+        apart = [change for change in of.changes if (of.recipe, change) in own]
+        right_scale = table.get("scale") in (None, of.scale)
+        return right_scale and apart == ([table["change"]] if "change" in table else [])
+
     placed: set[Path] = set()
     found = []
     for table in tables:
-        scale = table.get("scale")
         # a search is shown in one table only
         new = [path for path in files if path not in placed.intersection(searches)]
-        fitting = [p for p in new if p in searches or scale in (None, runs[p].outcome.scale)]
+        fitting = [path for path in new if path in searches or fits(runs[path], table)]
         places = [path for recipe in table["recipes"] for path in fitting if named[path] == recipe]
         placed.update(places)
         found.append(
             Table(
                 table["title"],
                 table["recipes"],
-                scale,
+                table.get("scale"),
                 (table.get("text") or "").strip(),
                 [runs[path] for path in places if path in runs],
                 [searches[path] for path in places if path in searches],

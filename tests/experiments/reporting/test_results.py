@@ -171,6 +171,19 @@ def test_a_table_may_be_of_one_scale(folder):
         page_of(folder)
 
 
+def test_a_table_may_be_of_one_change(folder):
+    common = {"title": "Characters", "recipes": [LSTM]}
+    tables = [common, common | {"title": "Half", "change": "precision=bf16-mixed"}]
+    (folder / "tables.yaml").write_text(yaml.safe_dump({"text": "", "tables": tables}))
+    write(folder, outcome(LSTM, 1.5, seed=1, changes=("precision=bf16-mixed",)))
+    write(folder, outcome(LSTM, 1.75, seed=1, changes=("size=8",)))
+    others, half = page_of(folder).split("## Half")
+    assert row(others, LSTM + ", size=8")["best validation (epoch)"].startswith("1.750")
+    assert row(half, LSTM + ", precision=bf16-mixed")["best validation (epoch)"].startswith("1.500")
+    for page, change in ((others, "bf16"), (half, "size")):
+        assert change not in page
+
+
 @pytest.mark.parametrize(
     "given",
     [
