@@ -36,6 +36,7 @@ for words in (
     *([name, "--help"] for name in _COMMANDS),
     ["recipes", "ptb"],
     ["fly"],
+    ["fit"],
     ["fit", "nothing"],
     ["fit", "demo/digits-bn", "--epoch=3"],
     ["test", "runs/nothing"],
@@ -43,6 +44,7 @@ for words in (
     ["report", "demo/digits-bn"],
     ["compare", "demo/digits-bn", "runs/nothing"],
     ["search", "demo/digits-bn"],
+    ["bench", "--scale=small"],
 ):
     try:
         main(words)

@@ -39,6 +39,22 @@ def add_options(parser: ArgumentParser) -> None:
     options.overrides(parser)
 
 
+def refuse(**given: Any) -> None:
+    """Refuse options that do not belong to what is timed.
+
+    Raises:
+        ValueError: if there is such an option.
+    """
+    if given["recipes"]:
+        if given["shape"]:
+            raise ValueError("--shape is of layers: leave it out, or name no recipe")
+        return
+    of_recipes = ("data_dir", "scale", "on_torch", "backend")
+    named = [f"--{name.replace('_', '-')}" for name in of_recipes if given[name]]
+    if named := [*named, *given["overrides"]]:
+        raise ValueError(f"options such as {', '.join(named)} are of recipes: name one")
+
+
 def run(
     recipes: Sequence[str],
     data_dir: str | None,
@@ -49,17 +65,7 @@ def run(
     backend: str | None,
     **given: Any,
 ) -> None:
-    """Time the recipes, or layers if no recipe is named, and print a table.
-
-    Raises:
-        ValueError: if an option does not belong to what is timed.
-    """
-    if recipes and shape:
-        raise ValueError("--shape is of layers: leave it out, or name no recipe")
-    of_recipes = {"--data-dir": data_dir, "--scale": scale, "--on-torch": on_torch}
-    of_recipes |= {"--backend": backend, **dict.fromkeys(overrides, True)}
-    if not recipes and (named := [name for name, value in of_recipes.items() if value]):
-        raise ValueError(f"options such as {', '.join(named)} are of recipes: name one")
+    """Time the recipes, or layers if no recipe is named, and print a table."""
     given = {name: value for name, value in given.items() if value is not None}
     if recipes:
         from rnnorm.experiments.bench.recipes import bench_recipes

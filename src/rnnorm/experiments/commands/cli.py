@@ -163,11 +163,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     if command not in (bench, check):
         keep_freed_memory()
     try:
-        # what is missing is reported before torch is imported
+        # what is missing, or does not go together, is reported before torch is imported
         if "checkpoint" in given:
             checkpoint_of(given["run"], given["checkpoint"])
-        if command is search:
-            search.refuse_missing(given)
+        if hasattr(command, "refuse"):
+            command.refuse(**given)
         if command is not recipes:
             _import_torch()
         with trusting(trust):

@@ -25,11 +25,11 @@ def add_options(parser: ArgumentParser) -> None:
     options.overrides_of_a_run(parser)
 
 
-def run(**given: Any) -> None:
-    """Export the model and print where it is.
+def refuse(**given: Any) -> None:
+    """Refuse a format whose packages are missing.
 
     Raises:
-        ValueError: if a package that the format needs is missing.
+        ValueError: if a package is missing.
     """
     if given["format"] == "onnx":
         missing = [n for n in ("onnxscript", "onnxruntime") if importlib.util.find_spec(n) is None]
@@ -37,6 +37,10 @@ def run(**given: Any) -> None:
             raise ValueError(
                 f'it needs {", ".join(missing)}: pip install ".[export]" in a clone of rnnorm'
             )
+
+
+def run(**given: Any) -> None:
+    """Export the model and print where it is."""
     from rnnorm.experiments.trained.export import export
 
     export(**given)

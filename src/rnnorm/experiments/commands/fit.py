@@ -31,8 +31,8 @@ def add_options(parser: ArgumentParser) -> None:
     options.overrides(parser)
 
 
-def run(**given: Any) -> None:
-    """Train a recipe or resume a run, and print the best score.
+def refuse(**given: Any) -> None:
+    """Refuse arguments that name nothing to train, or a number that is too small.
 
     Raises:
         ValueError: if neither a recipe nor a run to resume is named, or a number is too small.
@@ -41,8 +41,11 @@ def run(**given: Any) -> None:
     check_at_least(1, **{"--checkpoint-every": given["every_n_steps"]})
     check_at_least(0, **{"--samples": given["samples"]})
     if given["recipe"] is None and given["resume"] is None:
-        # said before torch is imported, which takes seconds
         raise ValueError("fit needs a recipe, or the run to resume: rnnorm fit --resume RUN")
+
+
+def run(**given: Any) -> None:
+    """Train a recipe or resume a run, and print the best score."""
     from rnnorm.experiments.training.fit import fit
     from rnnorm.experiments.training.machine import flush_subnormals
     from rnnorm.experiments.training.processes import is_first

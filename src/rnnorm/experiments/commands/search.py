@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Mapping
 from typing import Any
 
 from rnnorm.experiments.commands import options
@@ -34,11 +33,11 @@ def add_options(parser: ArgumentParser) -> None:
     options.overrides(parser, "--trainer.gradient_clip_val=5 --model.hidden_size=50", but)
 
 
-def refuse_missing(given: Mapping[str, Any]) -> None:
+def refuse(**given: Any) -> None:
     """Refuse arguments of which one that is needed is missing.
 
     Raises:
-        ValueError: if it is.
+        ValueError: if one is missing.
     """
     if given["status"]:
         if given["storage"] is None:

@@ -67,18 +67,25 @@ def add_options(parser: ArgumentParser) -> None:
     options.overrides_of_a_run(parser)
 
 
-def run(recordings: list[str], source: str | None, out: str | None, **given: Any) -> None:
-    """Print texts, one a line, or draw a picture.
+def refuse(recordings: list[str], source: str | None, out: str | None, **given: Any) -> None:
+    """Refuse two things to write, options that belong to neither, and counts below 1.
 
     Raises:
         ValueError: if two things are asked for, or an option does not belong to what is.
     """
+    check_at_least(1, **{"--sentences": given["sentences"], "--max-length": given["max_length"]})
+    what = _asked_for(recordings, source, out)
+    for name, fitting in _FOR.items():
+        if given[name] is not None and what not in fitting:
+            option = "--begin" if name == "beginnings" else f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} is for {' or '.join(fitting)}, not for {what}")
+
+
+def run(recordings: list[str], source: str | None, out: str | None, **given: Any) -> None:
+    """Print texts, one a line, or draw a picture."""
     # each function has its own defaults
     given = {name: value for name, value in given.items() if value is not None}
-    counts = {"--sentences": given.get("sentences"), "--max-length": given.get("max_length")}
-    check_at_least(1, **counts)
-    what = _asked_for({"WAV": recordings, "--from": source, "--out": out})
-    _refuse_others(what, given)
+    what = _asked_for(recordings, source, out)
     if what == "WAV":
         from rnnorm.experiments.trained.transcribe import transcribe
 
@@ -98,13 +105,14 @@ def run(recordings: list[str], source: str | None, out: str | None, **given: Any
         print("\n".join(write(**given)))
 
 
-def _asked_for(given: Mapping[str, Any]) -> str:
+def _asked_for(recordings: list[str], source: str | None, out: str | None) -> str:
     """Return the option that says what to write, or "a text" if there is none.
 
     Raises:
         ValueError: if there are two such options.
     """
-    named = [name for name, value in given.items() if value not in (None, [])]
+    given = {"WAV": recordings or None, "--from": source, "--out": out}
+    named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise ValueError(f"write does one thing at a time, got {' and '.join(named)}")
     return named[0] if named else "a text"
@@ -121,18 +129,6 @@ _FOR = {
     "data_dir": ("--out",),
     "max_length": ("a text", "--from", "--out"),
 }
-
-
-def _refuse_others(what: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that do not belong to the output.
-
-    Raises:
-        ValueError: if there is such an option.
-    """
-    for name, fitting in _FOR.items():
-        if name in given and what not in fitting:
-            option = "--begin" if name == "beginnings" else f"--{name.replace('_', '-')}"
-            raise ValueError(f"{option} is for {' or '.join(fitting)}, not for {what}")
 
 
 def _renamed(given: Mapping[str, Any], **names: str) -> dict[str, Any]:
