@@ -138,15 +138,23 @@ def _gradients(
     results = _reference(given, options)
     pairs = [(r, g) for r, g in zip(results, upstream, strict=False) if g is not None]
     sources = [t for t in given.leaves if t is not None and t.requires_grad]
-    back = torch.autograd.grad(
-        [r for r, _ in pairs],
-        sources,
-        [g for _, g in pairs],
-        create_graph=again,
-        allow_unused=True,
-    )
-    by_source = dict(zip(map(id, sources), back, strict=True))
-    return [by_source.get(id(getattr(given, name))) for name in Gradients._fields]
+    found = _by_id(pairs, sources, again=again)
+    return [found.get(id(getattr(given, name))) for name in Gradients._fields]
+
+
+def _by_id(
+    pairs: Sequence[tuple[Tensor, Tensor]], sources: Sequence[Tensor], *, again: bool
+) -> dict[int, Tensor | None]:
+    """Return the gradient of each source, by its id.
+
+    Args:
+        pairs: results, each with its gradient.
+        sources: tensors from which the results were computed.
+        again: whether the gradients are differentiable.
+    """
+    results, grads = [r for r, _ in pairs], [g for _, g in pairs]
+    found = torch.autograd.grad(results, sources, grads, create_graph=again, allow_unused=True)
+    return dict(zip(map(id, sources), found, strict=True))
 
 
 def differentiate(
@@ -179,12 +187,5 @@ def differentiate(
     targets = [t for t in (*first, *upstream) if t is not None and t.requires_grad]
     if not wanted:
         return [None] * len(first), [None] * len(upstream)
-    second = torch.autograd.grad(
-        [b for b, _ in wanted],
-        targets,
-        [g for _, g in wanted],
-        create_graph=again,
-        allow_unused=True,
-    )
-    by_target = dict(zip(map(id, targets), second, strict=True))
-    return [by_target.get(id(t)) for t in first], [by_target.get(id(t)) for t in upstream]
+    second = _by_id(wanted, targets, again=again)
+    return [second.get(id(t)) for t in first], [second.get(id(t)) for t in upstream]
