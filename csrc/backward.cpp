@@ -12,7 +12,7 @@ struct Backward : BackwardProjection<Cell, T> {
   using Base = BackwardProjection<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P, Base::FI, Base::capacity, Base::columns, Base::ring_h, Base::stored_h,
-      Base::delayed, Base::stored_x, Base::grad_w_ih, Base::grad_w_hh, Base::grad_h, Base::kept,
+      Base::delayed, Base::stored_x, Base::grad_w_ih, Base::grad_w_hh, Base::grad_h, Base::tile_of,
       Base::into_x, Base::in_ring;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
@@ -20,20 +20,20 @@ struct Backward : BackwardProjection<Cell, T> {
   static constexpr bool halves = Cell::has_cell || Cell::two_products;
 
   F* panel_x;           // W_x, where W_x x is computed again
-  T *own_x, *own_c;     // W_x x and the normalised c of a tile, computed again
+  T *scratch_x, *scratch_c;  // W_x x and the normalised c of a tile, computed again
   T* grad_states;       // gradients of the states that the next step reads
-  T *gate, *grad_cell;  // those of Step
+  T *halfway, *grad_cell;  // those of Step
 
   using Base::Base;
 
   void take(Arena& arena) {
     Base::take(arena);
     panel_x = arena.take<F>(plan.recompute ? G * P * FI : 0);
-    own_x = arena.take<T>(plan.recompute ? G * this->own_size() : 0);
+    scratch_x = arena.take<T>(plan.recompute ? G * this->scratch_size() : 0);
     grad_states = arena.take<T>(Cell::states * B * P);
-    gate = arena.take<T>(halves ? Cell::kept * this->own_size() : 0);
-    grad_cell = arena.take<T>(Cell::has_cell ? this->own_size() : 0);
-    own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? this->own_size() : 0);
+    halfway = arena.take<T>(halves ? Cell::halfway * this->scratch_size() : 0);
+    grad_cell = arena.take<T>(Cell::has_cell ? this->scratch_size() : 0);
+    scratch_c = arena.take<T>(this->by_row(RNNORM_CELL) ? this->scratch_size() : 0);
     for (int which = 0; which < RNNORM_SITES; ++which) this->take_rows(arena, which, B);
   }
 
@@ -42,16 +42,18 @@ struct Backward : BackwardProjection<Cell, T> {
   Step<T> tile_step(Units u, int64_t t, int64_t row, int64_t rank, Units next,
                     int64_t next_t) const {
     const bool more = next_t >= 0;
-    const T* next_h = more ? kept(a.saved_h, G, next, next_t) : nullptr;
-    const T* next_x = more && a.saved_x ? kept(a.saved_x, G, next, next_t) : nullptr;
+    const T* next_h = more ? tile_of(a.saved_h, G, next, next_t) : nullptr;
+    const T* next_x = more && a.saved_x ? tile_of(a.saved_x, G, next, next_t) : nullptr;
     // step t reads the c of the step before
-    const T* next_c = next_t > 0 && a.saved_c ? kept(a.saved_c, 1, next, next_t - 1) : nullptr;
+    const T* next_c = next_t > 0 && a.saved_c ? tile_of(a.saved_c, 1, next, next_t - 1) : nullptr;
     Step<T> s{};
     s.n = a.sizes[t];
     s.units = u.count;
-    s.h = {kept(a.saved_h, G, u, t), this->template affine<U, RNNORM_HIDDEN>(t, u, rank), next_h};
+    s.h = {tile_of(a.saved_h, G, u, t), this->template affine<U, RNNORM_HIDDEN>(t, u, rank),
+           next_h};
     if (!plan.fused)
-      s.x = {plan.recompute ? own_x + G * this->own(u, rank) : kept(a.saved_x, G, u, t),
+      s.x = {plan.recompute ? scratch_x + G * this->scratch_at(u, rank)
+                            : tile_of(a.saved_x, G, u, t),
              this->template affine<U, RNNORM_INPUT>(t, u, rank), next_x};
     s.h_stride = H;
     if (this->projects()) {
@@ -72,22 +74,23 @@ struct Backward : BackwardProjection<Cell, T> {
     // of two products one's gradient has left its normalisation before the other's is known
     const bool apart = Cell::separate || (Cell::two_products && !plan.fused);
     s.grad_zx = apart ? into_x(u, t, row) : s.grad_zh;
-    if (halves) s.gate = gate + Cell::kept * this->own(u, rank);
+    if (halves) s.halfway = halfway + Cell::halfway * this->scratch_at(u, rank);
     if constexpr (Cell::two_products) {
       s.operand = this->operands + row * H + u.first;
       s.grad_operand = this->grad_operand + u.first;
     }
     if constexpr (Cell::has_cell) {
-      s.grad_cell = grad_cell + this->own(u, rank);
-      s.cell = {this->by_row(RNNORM_CELL) ? own_c + this->own(u, rank) : kept(a.saved_c, 1, u, t),
+      s.grad_cell = grad_cell + this->scratch_at(u, rank);
+      s.cell = {this->by_row(RNNORM_CELL) ? scratch_c + this->scratch_at(u, rank)
+                                           : tile_of(a.saved_c, 1, u, t),
                 this->template affine<U, RNNORM_CELL>(t, u, rank), next_c};
     }
     for (int k = 0; k < Cell::states; ++k) {
       State<T>& state = s.state[k];
       state.before = t == 0 ? this->first_states + this->in_states(k, u)
-                     : k == 0 && this->carries() ? kept(a.saved_carried, 1, u, t - 1)
-                                                 : this->kept_state(a.saved_c, k, u, t - 1);
-      state.after = this->kept_state(a.saved_c, k, u, t);
+                     : k == 0 && this->carries() ? tile_of(a.saved_carried, 1, u, t - 1)
+                                                 : this->saved_state(a.saved_c, k, u, t - 1);
+      state.after = this->saved_state(a.saved_c, k, u, t);
       state.grad = grad_states + this->in_states(k, u);
     }
     this->template add_before<U>(s, u, t, rank);
@@ -97,7 +100,7 @@ struct Backward : BackwardProjection<Cell, T> {
           this->of_units(a.grad_peephole, which) ? this->sum_peephole + which * P + u.first : nullptr;
     return s;
   }
-  // recomputes what forward has not kept
+  // recomputes what forward has not saved
   template <int U>
   void again(const Step<T>& s, Units u, int64_t t) const {
     if (plan.recompute) {
@@ -106,7 +109,7 @@ struct Backward : BackwardProjection<Cell, T> {
       if (this->by_row(RNNORM_INPUT)) this->template by_its_rows<U>(RNNORM_INPUT, x, t, x);
     }
     if (this->by_row(RNNORM_CELL))
-      this->template by_its_rows<U>(RNNORM_CELL, kept(a.saved_c, 1, u, t), t,
+      this->template by_its_rows<U>(RNNORM_CELL, tile_of(a.saved_c, 1, u, t), t,
                                     const_cast<T*>(s.cell.raw));
   }
 

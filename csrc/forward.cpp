@@ -10,22 +10,22 @@ template <class Cell, class T>
 struct Forward : ForwardProjection<Cell, T> {
   using Base = ForwardProjection<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::H, Base::P,
-      Base::R, Base::kept, Base::steps_at_once, Base::x_terms, Base::h_terms, Base::merge_rows;
+      Base::R, Base::tile_of, Base::steps_at_once, Base::x_terms, Base::h_terms, Base::merge_rows;
   static constexpr int G = Cell::gates;
 
   T* states_now;  // the states that the next step reads, where none are saved
-  T* own_c;       // the normalised c of one tile, by thread
-  T* made_c;      // the new c, where the next step reads another and none is saved
-  T* gate;        // what the second half of a step reads of the first
+  T* scratch_c;  // the normalised c of one tile, by thread
+  T* made_c;     // the new c, where the next step reads another and none is saved
+  T* halfway;    // what the second half of a step reads of the first
 
   using Base::Base;
 
   void take(Arena& arena) {
     Base::take(arena);
     states_now = arena.take<T>(a.saved_c ? 0 : Cell::states * P * B);
-    gate = arena.take<T>(Cell::has_cell ? Cell::kept * this->own_size() : 0);
-    made_c = arena.take<T>(this->carries() && !a.saved_c ? this->own_size() : 0);
-    own_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
+    halfway = arena.take<T>(Cell::has_cell ? Cell::halfway * this->scratch_size() : 0);
+    made_c = arena.take<T>(this->carries() && !a.saved_c ? this->scratch_size() : 0);
+    scratch_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
   }
 
   // the equations of one tile up to what the second product multiplies
@@ -51,8 +51,8 @@ struct Forward : ForwardProjection<Cell, T> {
     const int64_t n = a.sizes[t];
     T *x = plan.fused ? nullptr : x_terms(u, t, rank), *h = h_terms(u, t, rank);
     const bool more = next_t < T_;
-    const T* next_h = more && a.saved_h ? kept(a.saved_h, G, next, next_t) : nullptr;
-    const T* next_x = more && !plan.recompute && a.saved_x ? kept(a.saved_x, G, next, next_t)
+    const T* next_h = more && a.saved_h ? tile_of(a.saved_h, G, next, next_t) : nullptr;
+    const T* next_x = more && !plan.recompute && a.saved_x ? tile_of(a.saved_x, G, next, next_t)
                                                           : nullptr;
     constexpr int last = Cell::two_products;
     if (!last && this->by_row(RNNORM_INPUT))
@@ -80,7 +80,7 @@ struct Forward : ForwardProjection<Cell, T> {
       Step<T> s = tile_step<U>(u, t, rank);
       const T* c = s.state[0].after;
       if (this->by_row(RNNORM_CELL)) {
-        T* to = own_c + rank * B * tile_units;
+        T* to = scratch_c + rank * B * tile_units;
         this->template by_its_rows<U>(RNNORM_CELL, c, n, rank, to);
         c = to;
       }
@@ -118,23 +118,24 @@ struct Forward : ForwardProjection<Cell, T> {
     s.units = u.count;
     s.h_after = this->cell_h(t) + u.first;
     s.h_stride = H;
-    if (Cell::has_cell) s.gate = gate + Cell::kept * this->own(u, rank);
+    if (Cell::has_cell) s.halfway = halfway + Cell::halfway * this->scratch_at(u, rank);
     for (int k = 0; k < Cell::states; ++k) {
       State<T>& state = s.state[k];
       state.before = t == 0 ? this->first_states + this->in_states(k, u) : carried(k, u, t - 1);
       state.carried = carried(k, u, t);
       state.after = k || !this->carries() ? state.carried
-                    : a.saved_c           ? kept(a.saved_c, 1, u, t)
-                                          : made_c + this->own(u, rank);
+                    : a.saved_c           ? tile_of(a.saved_c, 1, u, t)
+                                          : made_c + this->scratch_at(u, rank);
     }
     this->template add_before<U>(s, u, t, rank);
     this->add_extra(s, u, t);
     return s;
   }
+
   // state k as the step after t reads it
   T* carried(int k, Units u, int64_t t) const {
-    if (k == 0 && this->carries() && a.saved_carried) return kept(a.saved_carried, 1, u, t);
-    return a.saved_c ? this->kept_state(a.saved_c, k, u, t) : states_now + this->in_states(k, u);
+    if (k == 0 && this->carries() && a.saved_carried) return tile_of(a.saved_carried, 1, u, t);
+    return a.saved_c ? this->saved_state(a.saved_c, k, u, t) : states_now + this->in_states(k, u);
   }
 
   void run_thread(Team& team, int64_t rank) {
@@ -211,13 +212,13 @@ struct Forward : ForwardProjection<Cell, T> {
   }
 
   void prefer_huge_pages() const {
-    const int64_t kept = plan.frames * P * int64_t(sizeof(T));
+    const int64_t bytes = plan.frames * P * int64_t(sizeof(T));
     // of padding that is not cleared, most pages are never touched
     if (a.clears) rnnorm_prefer_huge_pages(a.output, T_ * B * R * output_bytes());
-    rnnorm_prefer_huge_pages(a.saved_x, G * kept);
-    rnnorm_prefer_huge_pages(a.saved_h, G * kept);
-    rnnorm_prefer_huge_pages(a.saved_c, Cell::states * kept);
-    rnnorm_prefer_huge_pages(a.saved_carried, kept);
+    rnnorm_prefer_huge_pages(a.saved_x, G * bytes);
+    rnnorm_prefer_huge_pages(a.saved_h, G * bytes);
+    rnnorm_prefer_huge_pages(a.saved_c, Cell::states * bytes);
+    rnnorm_prefer_huge_pages(a.saved_carried, bytes);
   }
 
   // writes zeros after the end of rows

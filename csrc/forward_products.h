@@ -14,7 +14,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   using Base = SiteStatistics<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::B, Base::I, Base::H,
       Base::P, Base::R, Base::FI, Base::FH, Base::FR, Base::head, Base::reads, Base::two_h,
-      Base::kept;
+      Base::tile_of;
   using F = Factor<T>;
   static constexpr int G = Cell::gates;
 
@@ -23,7 +23,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   int64_t steps_at_once;  // steps of one input product
   F *panel_x, *panel_h;
   T* chunk;          // W_x x of steps_at_once steps, where it is not saved
-  T *own_x, *own_h;  // the terms of one step, where these are not saved either
+  T *scratch_x, *scratch_h;  // the terms of one step, where these are not saved either
   bool shows;       // the recurrent product reads another array than the output: seen
   Stored<T>* seen;  // the h of two steps as their recurrent products see it
   T* inputs_anew;   // W_x x of the rows that begin anew, by thread
@@ -49,8 +49,8 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
     panel_h = arena.take<F>(few || Cell::independent ? 0 : G * P * FR);
     const bool chunked = !late && (plan.fused ? !a.saved_h : !a.saved_x);
     chunk = arena.take<T>(chunked ? G * P * steps_at_once * B : 0);
-    own_x = arena.take<T>(late ? G * this->own_size() : 0);
-    own_h = arena.take<T>(a.saved_h ? 0 : G * this->own_size());
+    scratch_x = arena.take<T>(late ? G * this->scratch_size() : 0);
+    scratch_h = arena.take<T>(a.saved_h ? 0 : G * this->scratch_size());
     inputs_anew = arena.take<T>(a.reset && plan.fused ? a.threads * G * tile_units * B : 0);
     seen = arena.take<Stored<T>>(shows ? 2 * B * seen_stride() : 0);
     operand = arena.take<T>(Cell::two_products ? B * H : 0);
@@ -67,12 +67,12 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
     return chunk + G * (u.first * steps_at_once * B + (offset[t] - offset[start]) * u.width);
   }
   T* x_terms(Units u, int64_t t, int64_t rank) const {
-    if (late) return own_x + G * this->own(u, rank);
-    return a.saved_x ? kept(a.saved_x, G, u, t) : in_chunk(u, t);
+    if (late) return scratch_x + G * this->scratch_at(u, rank);
+    return a.saved_x ? tile_of(a.saved_x, G, u, t) : in_chunk(u, t);
   }
   T* h_terms(Units u, int64_t t, int64_t rank) const {
-    if (a.saved_h) return kept(a.saved_h, G, u, t);
-    return plan.fused ? in_chunk(u, t) : own_h + G * this->own(u, rank);
+    if (a.saved_h) return tile_of(a.saved_h, G, u, t);
+    return plan.fused ? in_chunk(u, t) : scratch_h + G * this->scratch_at(u, rank);
   }
 
   template <int U>
@@ -125,9 +125,9 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
       take_rows_of<U>(RNNORM_INPUT, x, offset[stop] - offset[t], u);
     }
     const uint8_t* anew = Cell::has_product ? this->anew(t) : nullptr;
-    T* kept_x = inputs_anew + rank * G * tile_units * B;
+    T* x_of_anew = inputs_anew + rank * G * tile_units * B;
     for (int64_t r = 0; anew && plan.fused && r < n; ++r)
-      if (anew[r]) std::memcpy(kept_x + r * C, h + r * C, C * sizeof(T));
+      if (anew[r]) std::memcpy(x_of_anew + r * C, h + r * C, C * sizeof(T));
     if constexpr (!Cell::has_product)
       std::memset(h, 0, plan.fused ? 0 : size_t(n * C) * sizeof(T));
     else if constexpr (Cell::independent)
@@ -140,7 +140,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
     for (int64_t r = 0; anew && r < n; ++r) {
       if (!anew[r]) continue;
       if (plan.fused)
-        std::memcpy(h + r * C, kept_x + r * C, C * sizeof(T));
+        std::memcpy(h + r * C, x_of_anew + r * C, C * sizeof(T));
       else
         std::memset(h + r * C, 0, C * sizeof(T));
     }
@@ -177,7 +177,7 @@ struct ForwardProducts : SiteStatistics<Cell, T> {
   // n rows of the h before step t times an independent cell's weight, unit by unit
   template <int U>
   void scaled(int64_t t, int64_t n, Units u, T* to, bool accumulate) const {
-    const T* weight = this->own_weight + u.first;
+    const T* weight = this->unit_weight + u.first;
     for (int64_t r = 0; r < n; ++r, to += U) {
       T room[tile_units];
       const T* h = masked_h(u, t, r, room);

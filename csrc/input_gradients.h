@@ -70,7 +70,7 @@ struct InputGradients : WeightGradients<Cell, T> {
     T* to = plan.masked ? grad_seen : grad_h;
     if constexpr (Cell::independent) {
       for (int64_t i = first / tile_units; i < last / tile_units; ++i)
-        own_gradient(tiles[i], t, row, rank);
+        independent_gradient(tiles[i], t, row, rank);
     } else {
       each_panel(first, last, [&](int64_t start, auto width) {
         constexpr int N = decltype(width)::value;
@@ -172,7 +172,7 @@ struct InputGradients : WeightGradients<Cell, T> {
     }
   }
   // an independent cell's gradients of h and of its weight from the dz of step t
-  void own_gradient(Units u, int64_t t, int64_t row, int64_t rank) const {
+  void independent_gradient(Units u, int64_t t, int64_t row, int64_t rank) const {
     T* to = plan.masked ? grad_seen : grad_h;
     const bool adds = this->passes() && !plan.masked;
     for (int64_t b = 0; !Cell::has_product && !adds && b < a.sizes[t]; ++b)
@@ -185,7 +185,7 @@ struct InputGradients : WeightGradients<Cell, T> {
       T* gradient = to + b * columns + u.first;
       for (int64_t k = 0; k < u.count; ++k) {
         sum[k] += dz[k] * h[k];
-        const T part = dz[k] * this->own_weight[u.first + k];
+        const T part = dz[k] * this->unit_weight[u.first + k];
         gradient[k] = adds ? gradient[k] + part : part;
       }
       for (int64_t k = u.count; !adds && k < u.width; ++k) gradient[k] = 0;

@@ -47,9 +47,9 @@ struct Layer {
   int64_t FR;                    // factors of the most units of h that a tile reads
   int64_t* offset;               // frames before step t
   T *gamma[RNNORM_SITES], *shift[RNNORM_SITES], *peepholes, *first_states;
-  T* own_weight;       // of an independent cell
-  T* two_h = nullptr;  // the h of two steps, if the output is narrower
-  T *anew_h, *anew_states;  // a tile of the step before, with zeros in rows that begin anew
+  T* unit_weight;             // of an independent cell
+  T* two_h = nullptr;         // the h of two steps, if the output is narrower
+  T *anew_h, *anew_states;    // a tile of the step before, with zeros in rows that begin anew
   bool multiplies_x = false;  // whether the pass multiplies the rows of x by W_x
   Stored<T>* whole_x;         // those rows with zeros at their ends, where factors need them
 
@@ -66,9 +66,9 @@ struct Layer {
       for (T** p : {gamma, shift}) p[which] = arena.take<T>(gates_of(which) * P);
     peepholes = arena.take<T>(Cell::weights * P);
     first_states = arena.take<T>(Cell::states * B * P);
-    own_weight = arena.take<T>(Cell::independent ? P : 0);
-    anew_h = arena.take<T>(a.reset && passes() ? own_size() : 0);
-    anew_states = arena.take<T>(a.reset ? Cell::states * own_size() : 0);
+    unit_weight = arena.take<T>(Cell::independent ? P : 0);
+    anew_h = arena.take<T>(a.reset && passes() ? scratch_size() : 0);
+    anew_states = arena.take<T>(a.reset ? Cell::states * scratch_size() : 0);
     whole_x = arena.take<Stored<T>>(pads_x() ? T_ * B * FI * per_factor : 0);
   }
 
@@ -76,19 +76,19 @@ struct Layer {
 
   // offset of a tile's scratch memory, in numbers for each row and unit: where a step has barriers
   // between its parts each tile has its own, elsewhere the tiles of a thread use one in turn
-  int64_t own(Units u, int64_t rank) const {
+  int64_t scratch_at(Units u, int64_t rank) const {
     return B * (plan.across ? u.first : rank * tile_units);
   }
-  int64_t own_size() const { return B * (plan.across ? P : a.threads * tile_units); }
+  int64_t scratch_size() const { return B * (plan.across ? P : a.threads * tile_units); }
 
   // where the rows of a tile at step t lie in an array saved for backward: it is ordered by tile, and
   // within a tile by frame
-  T* kept(void* saved, int columns, Units u, int64_t t) const {
+  T* tile_of(void* saved, int columns, Units u, int64_t t) const {
     return static_cast<T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
   }
 
-  T* kept_state(void* saved, int k, Units u, int64_t t) const {
-    return kept(saved, 1, u, t) + k * plan.frames * P;
+  T* saved_state(void* saved, int k, Units u, int64_t t) const {
+    return tile_of(saved, 1, u, t) + k * plan.frames * P;
   }
   // offset of a tile of state k in an array of (states, P, B) numbers
   int64_t in_states(int k, Units u) const { return B * (k * P + u.first); }
@@ -136,7 +136,7 @@ struct Layer {
       sum[k] += rest[k];
       rest[k] = 0;
     }
-    if (Cell::independent) gather(a.weight_hh, u, own_weight + u.first, 1);
+    if (Cell::independent) gather(a.weight_hh, u, unit_weight + u.first, 1);
     gather_states(a.c0, u, first_states);
     for (int which = 0; which < Cell::weights; ++which)
       gather(of_units(a.peephole, which), u, peepholes + which * P + u.first, 1);
@@ -205,12 +205,12 @@ struct Layer {
     s.h_before = h_rows(t - 1) + u.first;
     s.h_before_stride = H;
     if (some && passes() && !projects()) {
-      s.h_before = seen_anew<U>(s.h_before, H, u, t, anew_h + own(u, rank));
+      s.h_before = seen_anew<U>(s.h_before, H, u, t, anew_h + scratch_at(u, rank));
       s.h_before_stride = U;
     }
     for (int k = 0; some && k < Cell::states; ++k)
       s.state[k].before = seen_anew<U>(s.state[k].before, U, u, t,
-                                       anew_states + k * own_size() + own(u, rank));
+                                       anew_states + k * scratch_size() + scratch_at(u, rank));
   }
 
   // gives a tile its peepholes and what recurrent dropout drew for step t

@@ -16,9 +16,9 @@ struct ForwardProjection : ForwardProducts<Cell, T> {
   const Tiling h_tiles;  // of the units of h
   const int64_t FM;      // factors of a row of the cell's h in the product
   F* panel_r;
-  T* made_h;             // the cell's h of one step, where it is not kept
+  T* made_h;             // the cell's h of one step, where it is not saved
   Stored<T>* made_seen;  // as the product reads it
-  T* own_product;        // one tile of the product, by thread
+  T* scratch_product;    // one tile of the product, by thread
 
   explicit ForwardProjection(const rnnorm_layer& args)
       : Base(args), h_tiles(R), FM(row_factors(H)) {}
@@ -28,7 +28,7 @@ struct ForwardProjection : ForwardProducts<Cell, T> {
     panel_r = arena.take<F>(projects() && !few ? h_tiles.padded * FM : 0);
     made_h = arena.take<T>(projects() && !a.saved_made ? B * H : 0);
     made_seen = arena.take<Stored<T>>(projects() && paired ? B * FM * per_factor : 0);
-    own_product = arena.take<T>(projects() ? a.threads * B * tile_units : 0);
+    scratch_product = arena.take<T>(projects() ? a.threads * B * tile_units : 0);
   }
 
   // where the cell of step t writes its h
@@ -73,7 +73,7 @@ struct ForwardProjection : ForwardProducts<Cell, T> {
     if constexpr (!paired) rows = cell_h(t);
     each_tile(rank, team, [&](auto width, Units u) {
       constexpr int U = decltype(width)::value;
-      T* to = own_product + rank * B * tile_units;
+      T* to = scratch_product + rank * B * tile_units;
       if (few)
         unpacked_product<T>(rows, FM * per_factor, n,
                             static_cast<const Stored<T>*>(a.weight_hr) + u.first * H, u.count, H,

@@ -10,7 +10,7 @@ template <class Cell, class T>
 struct SiteGradients : InputGradients<Cell, T> {
   using Base = InputGradients<Cell, T>;
   using Base::a, Base::plan, Base::tiles, Base::offset, Base::T_, Base::H, Base::P, Base::capacity,
-      Base::steps_rows, Base::ring_h, Base::stored_h, Base::kept;
+      Base::steps_rows, Base::ring_h, Base::stored_h, Base::tile_of;
   static constexpr int G = Cell::gates;
 
   // sums over all steps by site: of the gradient, and of the gradient times the normalised term
@@ -156,7 +156,7 @@ struct SiteGradients : InputGradients<Cell, T> {
         for (int64_t t = 0; t < (plan.whole ? 1 : T_); ++t) {
           const Affine<T> by = this->template affine<U, RNNORM_INPUT>(t, u, rank);
           body(width, u, t, plan.whole ? plan.frames : a.sizes[t],
-               Term<T>{kept(a.saved_x, G, u, t), by, nullptr}, into_x(u, t, 0));
+               Term<T>{tile_of(a.saved_x, G, u, t), by, nullptr}, into_x(u, t, 0));
         }
       });
     };

@@ -49,7 +49,7 @@ struct Step {
   const T* peephole[most_weights];  // weights of the units, or null
   Mask<T> seen, candidate, zone_h;
   bool carry;  // the next step reads the normalised first state
-  T* gate;  // scratch, rows of Cell::kept x U: what the second half of the step reads
+  T* halfway;  // scratch, rows of Cell::halfway x U: what the second half of the step reads
 
   const T* grad_output;       // rows h_stride apart, or null
   const T* next_grad_output;  // the rows that are read next, for prefetching, or null
@@ -126,7 +126,7 @@ struct Tile {
   }
   // what recurrent dropout multiplies the candidate by
   template <bool Extra>
-  static RNNORM_INLINE V kept(const Step<T>& s, int64_t row, int column) {
+  static RNNORM_INLINE V candidate_mask(const Step<T>& s, int64_t row, int column) {
     return Extra ? drawn(s.candidate, s, row, column, T(1)) : all<W>(T(1));
   }
   // z, and what a weight that may be absent multiplies

@@ -27,10 +27,10 @@ struct WeightGradients : SiteStatistics<Cell, T> {
   int64_t capacity_f;  // factors along the frames of the ring
   int64_t grad_rows;   // rows of a tile's gradient of W_h: whole blocks of packed_h
   int64_t steps_rows;  // rows of the ring of dz: one step's where products read a copy in bfloat16
-  F *packed_x, *packed_h, *own_dz;
+  F *packed_x, *packed_h, *thread_dz;
   T *ring_h, *grad_w_ih, *grad_w_hh;
   Stored<T>* stored_h;  // dz in the type that products read, by tile as in the ring
-  T* own_row;           // a row of h as its product has seen it
+  T* thread_row;        // a row of h as its product has seen it
   // what a second product multiplies: the ring's rows, and these as factors
   T* operands;
   F* packed_operands;
@@ -52,11 +52,11 @@ struct WeightGradients : SiteStatistics<Cell, T> {
     packed_h = arena.take<F>(Cell::independent ? 0 : quotient_up(R, packed) * packed * capacity_f);
     grad_w_ih = arena.take<T>(G * P * I);
     grad_w_hh = arena.take<T>(Cell::independent ? P : G * P * grad_rows);
-    own_dz = arena.take<F>(a.threads * own_dz_size());
+    thread_dz = arena.take<F>(a.threads * thread_dz_size());
     operands = arena.take<T>(Cell::two_products ? capacity * H : 0);
     packed_operands =
         arena.take<F>(Cell::two_products ? quotient_up(H, packed) * packed * capacity_f : 0);
-    own_row = arena.take<T>(plan.masked || a.reset || Cell::independent ? a.threads * R : 0);
+    thread_row = arena.take<T>(plan.masked || a.reset || Cell::independent ? a.threads * R : 0);
   }
 
   // room for dz in the type that products read, which is the ring itself where the types are equal
@@ -190,7 +190,7 @@ struct WeightGradients : SiteStatistics<Cell, T> {
   const T* seen_by_product(int64_t t, int64_t b, int64_t first, int64_t count,
                            int64_t rank) const {
     const T* h = this->h_rows(t - 1) + b * R + first;
-    T* seen = own_row + rank * R;
+    T* seen = thread_row + rank * R;
     if (a.reset && a.reset[t * B + b])
       zero(seen, count);
     else if (plan.masked)
@@ -201,7 +201,7 @@ struct WeightGradients : SiteStatistics<Cell, T> {
   }
 
   // a thread's memory for one tile of dz as a panel; none if its rows are one slice
-  int64_t own_dz_size() const {
+  int64_t thread_dz_size() const {
     const bool as_it_is = !paired && !Cell::two_products &&
                           slice<T, G * int(tile_units)> == G * tile_units;
     return as_it_is ? 0 : G * tile_units * capacity_f;
@@ -262,7 +262,7 @@ struct WeightGradients : SiteStatistics<Cell, T> {
                        int64_t last, int64_t rank, T* to) const {
     constexpr int C = G * U, some = (End - Begin) * U;
     const F* panel =
-        this->template as_panel<U, Begin, End>(dz, frames, own_dz + rank * own_dz_size());
+        this->template as_panel<U, Begin, End>(dz, frames, thread_dz + rank * thread_dz_size());
     const auto* next = reinterpret_cast<const F*>(dz + frames * C);
     for (int64_t k = first; k < last; k += packed, to += packed * C) {
       // the sums that come next are not in cache

@@ -114,8 +114,8 @@ class Equations(Halves):
         return found
 
     @property
-    def kept(self) -> int:
-        """The number of values that are kept for the second half of a step, backward's one too."""
+    def halfway(self) -> int:
+        """The number of values that a step's first half leaves for its second, backward's too."""
         return max(1, len(self._crossing()))
 
     def first(self) -> list[str]:
@@ -323,7 +323,7 @@ def _first_or_second(first: list[int | None], second: list[int | None]) -> list[
 
 
 def _scratch(k: int) -> str:
-    return f"s.gate + (r * kept + {k}) * U + u"
+    return f"s.halfway + (r * halfway + {k}) * U + u"
 
 
 def _after(k: int) -> str:

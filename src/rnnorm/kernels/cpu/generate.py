@@ -45,7 +45,7 @@ def _struct(name: str, graph: Graph, optional: bool) -> str:
         "int states": len(equations.states),
         "int weights": len(graph.weights),
         "bool has_cell": two,
-        "int kept": equations.kept,
+        "int halfway": equations.halfway,
         "bool separate": graph.separate,
         "bool skips": graph.skips,
         "bool independent": graph.independent,

@@ -25,7 +25,7 @@ _FUNCTIONS = {
     "lerp": "(T(1) - {2}) * {0} + {2} * {1}",
     "where": "{} ? {} : {}",
     "hidden": "{} * L::drawn(s.seen, s, r, u, T(1))",
-    "candidate": "{} * L::template kept<Extra>(s, r, u)",
+    "candidate": "{} * L::template candidate_mask<Extra>(s, r, u)",
 }
 # name and expression of each leaf, by members of csrc/step.h
 _LEAVES = {
