@@ -87,10 +87,8 @@ struct Backward : BackwardProjection<Cell, T> {
     }
     for (int k = 0; k < Cell::states; ++k) {
       State<T>& state = s.state[k];
-      state.before = t == 0 ? this->first_states + this->in_states(k, u)
-                     : k == 0 && this->carries() ? tile_of(a.saved_carried, 1, u, t - 1)
-                                                 : this->saved_state(a.saved_c, k, u, t - 1);
-      state.after = this->saved_state(a.saved_c, k, u, t);
+      state.before = this->state_before(k, u, t);
+      state.after = this->saved_state(k, u, t);
       state.grad = grad_states + this->in_states(k, u);
     }
     this->template add_before<U>(s, u, t, rank);

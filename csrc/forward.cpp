@@ -13,7 +13,6 @@ struct Forward : ForwardProjection<Cell, T> {
       Base::R, Base::tile_of, Base::steps_at_once, Base::x_terms, Base::h_terms, Base::merge_rows;
   static constexpr int G = Cell::gates;
 
-  T* states_now;  // the states that the next step reads, where none are saved
   T* scratch_c;  // the normalised c of one tile, by thread
   T* made_c;     // the new c, where the next step reads another and none is saved
   T* halfway;    // what the second half of a step reads of the first
@@ -22,7 +21,7 @@ struct Forward : ForwardProjection<Cell, T> {
 
   void take(Arena& arena) {
     Base::take(arena);
-    states_now = arena.take<T>(a.saved_c ? 0 : Cell::states * P * B);
+    this->states_now = arena.take<T>(a.saved_c ? 0 : Cell::states * P * B);
     halfway = arena.take<T>(Cell::has_cell ? Cell::halfway * this->scratch_size() : 0);
     made_c = arena.take<T>(this->carries() && !a.saved_c ? this->scratch_size() : 0);
     scratch_c = arena.take<T>(this->by_row(RNNORM_CELL) ? a.threads * B * tile_units : 0);
@@ -91,7 +90,7 @@ struct Forward : ForwardProjection<Cell, T> {
     this->pass_made(u, t);
     const int64_t next = t + 1 < T_ ? a.sizes[t + 1] : 0;
     for (int k = 0; k < Cell::states; ++k) {
-      const T* state = carried(k, u, t);
+      const T* state = this->carried(k, u, t);
       T* last = static_cast<T*>(a.c_n) + k * B * H;
       for (int64_t b = next; b < n; ++b)
         std::memcpy(last + b * H + u.first, state + b * U, size_t(u.count) * sizeof(T));
@@ -121,8 +120,8 @@ struct Forward : ForwardProjection<Cell, T> {
     if (Cell::has_cell) s.halfway = halfway + Cell::halfway * this->scratch_at(u, rank);
     for (int k = 0; k < Cell::states; ++k) {
       State<T>& state = s.state[k];
-      state.before = t == 0 ? this->first_states + this->in_states(k, u) : carried(k, u, t - 1);
-      state.carried = carried(k, u, t);
+      state.before = this->state_before(k, u, t);
+      state.carried = this->carried(k, u, t);
       state.after = k || !this->carries() ? state.carried
                     : a.saved_c           ? tile_of(a.saved_c, 1, u, t)
                                           : made_c + this->scratch_at(u, rank);
@@ -130,12 +129,6 @@ struct Forward : ForwardProjection<Cell, T> {
     this->template add_before<U>(s, u, t, rank);
     this->add_extra(s, u, t);
     return s;
-  }
-
-  // state k as the step after t reads it
-  T* carried(int k, Units u, int64_t t) const {
-    if (k == 0 && this->carries() && a.saved_carried) return tile_of(a.saved_carried, 1, u, t);
-    return a.saved_c ? this->saved_state(a.saved_c, k, u, t) : states_now + this->in_states(k, u);
   }
 
   void run_thread(Team& team, int64_t rank) {

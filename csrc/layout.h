@@ -47,6 +47,7 @@ struct Layer {
   int64_t FR;                    // factors of the most units of h that a tile reads
   int64_t* offset;               // frames before step t
   T *gamma[RNNORM_SITES], *shift[RNNORM_SITES], *peepholes, *first_states;
+  T* states_now = nullptr;    // the states that the next step reads, where none are saved
   T* unit_weight;             // of an independent cell
   T* two_h = nullptr;         // the h of two steps, if the output is narrower
   T *anew_h, *anew_states;    // a tile of the step before, with zeros in rows that begin anew
@@ -87,8 +88,18 @@ struct Layer {
     return static_cast<T*>(saved) + columns * (plan.frames * u.first + offset[t] * u.width);
   }
 
-  T* saved_state(void* saved, int k, Units u, int64_t t) const {
-    return tile_of(saved, 1, u, t) + k * plan.frames * P;
+  // state k beside h of a tile after step t
+  T* saved_state(int k, Units u, int64_t t) const {
+    return tile_of(a.saved_c, 1, u, t) + k * plan.frames * P;
+  }
+  // state k as the step after t reads it
+  T* carried(int k, Units u, int64_t t) const {
+    if (k == 0 && carries() && a.saved_carried) return tile_of(a.saved_carried, 1, u, t);
+    return a.saved_c ? saved_state(k, u, t) : states_now + in_states(k, u);
+  }
+  // state k as step t reads it, but for rows that begin anew
+  T* state_before(int k, Units u, int64_t t) const {
+    return t == 0 ? first_states + in_states(k, u) : carried(k, u, t - 1);
   }
   // offset of a tile of state k in an array of (states, P, B) numbers
   int64_t in_states(int k, Units u) const { return B * (k * P + u.first); }
