@@ -22,6 +22,17 @@ _COMPILES = (2, 13)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def symbolic() -> bool:
+    """Tell whether FakeTensorMode or make_fx is active outside of traced code.
+
+    Tensors may have no values there.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    mode, kind = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey
+    return mode(kind.FAKE) is not None or mode(kind.PROXY) is not None
+
+
 def values_unknown(value: Tensor) -> bool:
     """Tell whether the values of a tensor are not known yet: traced, meta, under vmap."""
     if torch.compiler.is_compiling() or value.is_meta:

@@ -6,7 +6,9 @@ import io
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import rnnorm
@@ -112,6 +114,19 @@ def test_a_symbolic_trace_needs_the_layer_as_a_leaf(layer):
         torch.fx.symbolic_trace(model)
     traced, x = torch.fx.GraphModule(model, Leaves().trace(model)), draw()
     torch.testing.assert_close(traced(x), model(x))
+
+
+def test_make_fx_traces_a_first_evaluation(layer):
+    traced, x = make_fx(layer)(draw()), draw()
+    torch.testing.assert_close(traced(x), layer(x))
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer", None])
+@pytest.mark.parametrize("training", [True, False])
+def test_fake_tensors_find_out_shapes(norm, training):
+    with FakeTensorMode():
+        output, (h, c) = rnnorm.LSTM(3, 4, norm=norm).train(training)(torch.randn(6, 5, 3))
+    assert (output.shape, h.shape, c.shape) == ((6, 5, 4), (1, 5, 4), (1, 5, 4))
 
 
 @pytest.mark.parametrize("grad", [True, False])

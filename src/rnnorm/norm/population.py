@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rnnorm.norm.moments import Moments
 from rnnorm.norm.spec import BatchNorm
-from rnnorm.tracing import known, steps_may_vary, uncompiled, unobserved
+from rnnorm.tracing import known, steps_may_vary, symbolic, uncompiled, unobserved
 
 #: names of a population's buffers
 BUFFERS = ("mean", "var", "rows", "num_batches_tracked")
@@ -285,14 +285,16 @@ class Population(nn.Module):
 
     def first_use_without_count(self) -> bool:
         """Tell whether there is no estimate yet, the first time that this method is called."""
-        if self._checked or (counted := known(self.num_batches_tracked.any())) is None:
+        if self._checked or symbolic():
+            return False
+        if (counted := known(self.num_batches_tracked.any())) is None:
             return False
         self._checked = True
         return not counted
 
     def differs_by_step(self) -> bool:
-        """Tell whether more than one step has an estimate; False in traced code."""
-        several = not self.shared and len(self) > 1
+        """Tell whether more than one step has an estimate; False in traced and symbolic code."""
+        several = not self.shared and len(self) > 1 and not symbolic()
         return several and (known((self.num_batches_tracked > 0).sum()) or 0) > 1
 
     def __len__(self) -> int:
