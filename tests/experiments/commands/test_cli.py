@@ -100,27 +100,53 @@ def test_an_interrupt_while_the_command_is_read_is_no_traceback(monkeypatch):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no process ends by a signal")
-@pytest.mark.parametrize("words", [["check", "--device=cuda"], ["fit", "demo/digits-bn", "--help"]])
-def test_an_interrupt_while_torch_is_imported_ends_the_process(words):
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        (["check", "--device=cuda"], signal.SIGINT),
+        (["fit", "demo/digits-bn", "--help"], signal.SIGINT),
+        (["check", "--device=cuda"], signal.SIGTERM),
+    ],
+)
+def test_a_signal_while_torch_is_imported_ends_the_process(words, number):
     code = (
-        "import signal, sys\nfrom rnnorm.experiments.commands.cli import main\n"
+        "import signal, sys\nfrom rnnorm.experiments.commands.cli import console\n"
         "class Finder:\n    def find_spec(name, *_):\n"
-        "        if name == 'numpy.linalg':\n            signal.raise_signal(signal.SIGINT)\n"
-        f"sys.meta_path.insert(0, Finder)\nsys.exit(main({words}))"
+        f"        if name == 'numpy.linalg':\n            signal.raise_signal({number:d})\n"
+        "sys.meta_path.insert(0, Finder)\n"
+        f"sys.argv = ['rnnorm', *{words}]\nsys.exit(console())"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
+    assert (ran.returncode, ran.stderr) == (-number, "")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no process ends by a signal")
-def test_an_interrupt_at_the_exit_is_no_traceback():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_the_exit_is_no_traceback(number):
     code = (
-        "import atexit, runpy, signal, sys\natexit.register(signal.raise_signal, signal.SIGINT)\n"
+        f"import atexit, runpy, signal, sys\natexit.register(signal.raise_signal, {number:d})\n"
         "sys.argv = ['rnnorm', '--version']\nrunpy.run_module('rnnorm', run_name='__main__')"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
+    assert (ran.returncode, ran.stderr) == (-number, "")
     assert ran.stdout == f"rnnorm {rnnorm.__version__}\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGTERM ends a process at once")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_file_is_written_leaves_no_part_of_it(number):
+    code = (
+        "import os, pathlib, signal, sys\nfrom rnnorm.experiments.commands import cli, recipes\n"
+        "from rnnorm.experiments.writing import write_whole\n"
+        f"os.fsync = lambda _: signal.raise_signal({number:d})\n"
+        "recipes.run = lambda **_: write_whole(pathlib.Path('page'), b'text')\n"
+        "cli._RESUMABLE = ('recipes',)\n"
+        "sys.argv = ['rnnorm', 'recipes']\nsys.exit(cli.console())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (128 + number, "")
+    assert ran.stdout == "resume with: rnnorm recipes\n"
+    assert not [*Path().iterdir()]
 
 
 @pytest.mark.parametrize("given", ["1", "1.0", "0.5", "null"])

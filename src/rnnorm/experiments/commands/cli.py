@@ -18,8 +18,8 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
 
 import rnnorm
 from rnnorm.experiments.commands import (
@@ -77,17 +77,32 @@ _RESUMABLE = ("compare", "demo", "search")
 
 
 def console() -> int:
-    """Run the command of this process, after which Ctrl-C ends the process without a traceback.
+    """Run the command of this process, which Ctrl-C and SIGTERM end without half-written files.
 
     Returns:
         The exit status, as :func:`main` returns it.
     """
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         return main()
     finally:
-        # within a library's function at exit, a KeyboardInterrupt would print a traceback
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        # within a library's function at exit, an exception would print a traceback
+        for number, handler in _HANDLERS.items():
+            if signal.getsignal(number) is handler:
+                signal.signal(number, signal.SIG_DFL)
+
+
+class _Terminated(SystemExit):
+    """SIGTERM came. It is raised as Ctrl-C is, so that temporary files are removed."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated(128 + number)
+
+
+# handlers whose exceptions may not be raised while torch is imported, nor at exit
+_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _terminate}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,6 +196,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
     except KeyboardInterrupt:
         status, on = 130, None
+    except _Terminated:
+        status, on = 143, None
     except SystemExit as stop:
         # imported here, since not every command needs Lightning
         from rnnorm.experiments.training.processes import is_first
@@ -198,19 +215,21 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _import_torch() -> None:
-    """Import torch, while Ctrl-C ends the process at once.
+    """Import torch, while Ctrl-C and SIGTERM end the process at once.
 
-    A KeyboardInterrupt within numpy, which torch imports and goes on without, would be swallowed
-    and leave half a module, whose errors come later.
+    An exception within numpy, which torch imports and goes on without, would be swallowed and
+    leave half a module, whose errors come later.
     """
-    first = "torch" not in sys.modules and threading.current_thread() is threading.main_thread()
-    if not first or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if "torch" in sys.modules or threading.current_thread() is not threading.main_thread():
         return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    own = {n: handler for n, handler in _HANDLERS.items() if signal.getsignal(n) is handler}
+    for number in own:
+        signal.signal(number, signal.SIG_DFL)
     try:
         importlib.import_module("torch")
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in own.items():
+            signal.signal(number, handler)
 
 
 def _main_parser() -> argparse.ArgumentParser:
