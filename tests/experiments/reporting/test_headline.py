@@ -56,6 +56,14 @@ def test_seeds_that_overlap_are_said(last, overlap):
     assert ("Those of b and a overlap." in said.text) is overlap
 
 
+@pytest.mark.parametrize(("last", "overlap"), [(3.1, True), (2.9, False)])
+def test_seeds_of_a_score_that_is_better_lower_overlap_too(last, overlap):
+    runs = [("a", 1, [4.0]), ("a", 2, [3.0]), ("b", 1, [1.0]), ("b", 2, [last])]
+    said = of(Score("perplexity", "min"), *runs)
+    assert said.title.startswith("b wins")
+    assert ("Those of b and a overlap." in said.text) is overlap
+
+
 def test_a_training_that_diverged_does_not_win():
     runs = [("a", 1, [20.0, 50.0]), ("b", 1, [60.0]), ("c", 1, [30.0, 40.0])]
     said = of(ACCURACY, *runs, diverged=[("b", 1)])
