@@ -1,7 +1,12 @@
 import numpy as np
 import pytest
 
-from rnnorm.experiments.data.speech.filter_banks import add_deltas, filter_banks, normalise
+from rnnorm.experiments.data.speech.filter_banks import (
+    add_deltas,
+    filter_banks,
+    normalise,
+    stack,
+)
 
 RATE = 8000
 
@@ -85,3 +90,10 @@ def test_a_constant_feature_becomes_0():
     x = np.full((7, 2), 3.7, np.float32)
     np.testing.assert_array_equal(normalise(x), np.zeros((7, 2)))
     np.testing.assert_array_equal(normalise(x[:1]), np.zeros((1, 2)))
+
+
+def test_frames_are_stacked_in_their_order_and_the_last_is_repeated():
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    np.testing.assert_array_equal(stack(x, 3), [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 8, 9]])
+    np.testing.assert_array_equal(stack(x, 5), x.reshape(1, 10))
+    np.testing.assert_array_equal(stack(x, 1), x)
