@@ -17,7 +17,7 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.recipe.recipe import read_recipe
@@ -160,6 +160,25 @@ def test_a_trial_that_has_just_begun_does_not_say_whose_it_is(tmp_path):
     with open_study(tmp_path, about, Score("loss", "min"), storage) as study:
         study.ask()
     assert "\n  trial 0 on ?: before its first validation" in status(storage)
+
+
+def test_the_status_has_the_best_trial_and_the_last_score_of_a_running_one(tmp_path):
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    about = {"recipe": "own", "scale": "paper", "score": "accuracy", "overrides": []}
+    with open_study(tmp_path, about, Score("accuracy", "max"), storage) as study:
+        for value in (0.25, 0.75):
+            study.add_trial(create_trial(value=value))
+        study.add_trial(create_trial(state=TrialState.FAIL))
+        running = study.ask()
+        running.set_user_attr("lease", ["there:12:abcd", 3])
+        for step, value in ((10, 0.5), (20, 0.125)):
+            running.report(value, step)
+        study.enqueue_trial({})
+    assert status(storage).splitlines() == [
+        "own: 2 complete, 0 pruned, 1 failed, 1 running, 1 waiting",
+        "  best: trial 1, validation accuracy 75.00 %",
+        "  trial 3 on there:12: step 20, validation accuracy 12.50 %",
+    ]
 
 
 def count_signals(ready, counted):
