@@ -102,8 +102,10 @@ def test_a_checkpoint_of_other_series_is_refused(ts_dir):
     data.load_state_dict({**kept, "divide_by": [1.000001 * kept["divide_by"][0]]})
     # of centred series the mean is all rounding
     data.load_state_dict({**kept, "subtract": [kept["subtract"][0] + 1e-6]})
-    with pytest.raises(ValueError, match=r"scaled with divide_by=\[.*the data have"):
-        data.load_state_dict({**kept, "divide_by": [1.01 * kept["divide_by"][0]]})
+    for name in ("subtract", "divide_by"):
+        for off in (-0.01, 0.01):
+            with pytest.raises(ValueError, match=rf"scaled with {name}=\[.*the data have"):
+                data.load_state_dict({**kept, name: [kept[name][0] + off]})
     with pytest.raises(ValueError, match=r"the classes are not those of the checkpoint, \['down'"):
         data.load_state_dict({**kept, "classes": ["down", "left"]})
     fresh = TimeSeriesData(name="Two", data_dir="nowhere")
