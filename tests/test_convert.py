@@ -1,5 +1,7 @@
 """Layers from other libraries' weights, against few-line definitions of the originals."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -316,6 +318,11 @@ CASES = {
 }
 
 
+def given_to(case):
+    """The names of a converter's arguments."""
+    return inspect.signature(case[0]).parameters
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_converted_layer_computes_the_originals_equations(name):
     function, original, weights = CASES[name]
@@ -364,6 +371,31 @@ def test_numbered_cells_of_torch_become_a_stack():
     assert mine.num_layers == 2
     x = torch.randn(1, B, I)
     torch.testing.assert_close(mine(x)[0][0], cells[1](cells[0](x[0])))
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "eps" in given_to(case)])
+def test_every_norm_has_the_epsilon_that_is_given(name):
+    function, _, weights = CASES[name]
+    layer = function(weights, eps=0.25)
+    norms = layer.cell.norms(layer.norm).values()
+    assert {norm.eps for norm in norms} == (set() if layer.norm is None else {0.25})
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if "forget_bias" in given_to(case)]
+)
+def test_a_forget_bias_that_is_given_takes_the_place_of_1(name):
+    function, _, weights = CASES[name]
+    usual, other = function(weights).bias_ih_l0, function(weights, forget_bias=-0.5).bias_ih_l0
+    change = torch.tensor([0.0, -1.5, 0.0, 0.0], dtype=usual.dtype).repeat_interleave(H)
+    torch.testing.assert_close(other - usual, change)
+
+
+def test_an_update_bias_that_is_given_takes_the_place_of_minus_1():
+    function, _, weights = CASES["sheeprl"]
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    want = dreamer("linear", "layer_norm", h_first=True, update_bias=2.0)(weights, x)
+    torch.testing.assert_close(function(weights, update_bias=2.0)(x)[0], want)
 
 
 def test_numbered_layers_become_a_stack():
