@@ -65,6 +65,26 @@ def test_shrink_averages_squares():
     torch.testing.assert_close(x[:, :, 0].T, expected.flatten(1))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"permutation": "fixed", "permutation_seed": 3},
+        {"permutation": "published", "permutation_seed": 2, "shrink": 2},
+        {"permutation": "fixed", "step": "row", "shrink": 2},
+    ],
+    ids=str,
+)
+def test_what_an_export_says_of_images_makes_their_sequences(given):
+    module = data(**given)
+    about, x = module.preprocessing({}), load_images("digits").val.x
+    squares = about["average_squares_of"]
+    assert [*x.shape[1:]] == about["image"]
+    x = x.unfold(1, squares, squares).unfold(2, squares, squares).mean((3, 4))
+    steps = x if about["step"] == "row" else x.flatten(1).unsqueeze(2)
+    read, _ = next(iter(module.val_dataloader()))
+    torch.testing.assert_close(read.transpose(0, 1), steps[:, about["order"]])
+
+
 def test_train_size_keeps_validation_whole():
     module = data(train_size=150)
     assert len(module.train_dataloader()) == 2
