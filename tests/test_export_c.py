@@ -507,3 +507,14 @@ def test_a_layer_of_another_dtype_becomes_float(dtype, tmp_path):
 def test_frames_of_zeros_are_rounded_to_zeros():
     stream = read(rnnorm.freeze(rnnorm.LSTM(3, 4, bias=False)).double())
     assert torch.equal(run(stream, torch.zeros(2, 1, 3), True), torch.zeros(2, 1, 4))
+
+
+def test_the_difference_of_a_file_is_that_on_the_frames_which_are_given(tmp_path):
+    for seed in range(4):
+        torch.manual_seed(seed)
+        layer, frames = rnnorm.LSTM(3, 4), torch.randn(9, 2, 3)
+        cost = rnnorm.export.c(layer, tmp_path / "stream.c", "int8", frames=frames)
+        wanted = layer(frames)[0].detach()
+        apart = run(read(rnnorm.freeze(layer).double()), frames, True) - wanted
+        assert cost.largest_error == pytest.approx(float(apart.abs().max()), rel=1e-3)
+        assert cost.error == pytest.approx(rms(apart) / rms(wanted), rel=1e-3)
