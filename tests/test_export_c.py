@@ -518,3 +518,19 @@ def test_the_difference_of_a_file_is_that_on_the_frames_which_are_given(tmp_path
         apart = run(read(rnnorm.freeze(layer).double()), frames, True) - wanted
         assert cost.largest_error == pytest.approx(float(apart.abs().max()), rel=1e-3)
         assert cost.error == pytest.approx(rms(apart) / rms(wanted), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("layer", "expf", "tanhf"),
+    [
+        (rnnorm.LSTM(3, 4, 2), 3 * 8, 2 * 8),
+        (rnnorm.GRU(3, 4), 2 * 4, 4),
+        (rnnorm.RNN(3, 4), 0, 4),
+        (rnnorm.RNN(3, 4, nonlinearity="relu"), 0, 0),
+    ],
+    ids=str,
+)
+def test_a_file_counts_its_calls_of_the_library(tmp_path, layer, expf, tanhf):
+    rnnorm.export.c(layer, tmp_path / "stream.c")
+    text = (tmp_path / "stream.c").read_text().replace("\n *  ", "")
+    assert f" {expf} calls of expf, {tanhf} of tanhf" in text
