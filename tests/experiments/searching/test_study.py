@@ -3,6 +3,7 @@ from contextlib import closing
 
 import optuna
 import pytest
+from optuna.trial import TrialState, create_trial
 
 from rnnorm.experiments.searching.lease import status
 from rnnorm.experiments.searching.study import open_study, read_search, read_searches
@@ -102,3 +103,16 @@ def test_a_broken_number_in_a_study_is_refused(tmp_path):
     database(tmp_path / "study.db", "UPDATE study_user_attributes SET value_json = '[1'")
     with pytest.raises(ValueError, match=r"study\.db is not a study"):
         read_search(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("score", "order"),
+    [(Score("loss", "min"), [2, 0, 3, 1]), (Score("accuracy", "max"), [3, 0, 2, 1])],
+)
+def test_the_best_trial_is_of_the_lowest_loss_or_of_the_highest_accuracy(tmp_path, score, order):
+    with open_study(tmp_path, {**ABOUT, "score": score.name}, score) as study:
+        for value in (2.0, None, 1.0, 3.0):
+            state = TrialState.FAIL if value is None else TrialState.COMPLETE
+            study.add_trial(create_trial(value=value, state=state))
+        assert study.best_trial.number == order[0]
+    assert [trial.number for trial in read_search(tmp_path).trials] == order
