@@ -14,8 +14,14 @@ from lightning.pytorch import LightningModule
 import browser
 import rnnorm
 from rnnorm.experiments.commands.cli import main
+from rnnorm.experiments.data.text.windows import Window
+from rnnorm.experiments.models.measures import Likelihood
 from rnnorm.experiments.reporting import pictures
-from rnnorm.experiments.reporting.figures import _layer_and_input, example_pictures
+from rnnorm.experiments.reporting.figures import (
+    _layer_and_input,
+    _test_score,
+    example_pictures,
+)
 from rnnorm.experiments.reporting.report import report
 from rnnorm.experiments.reporting.table import Cell, fold
 from rnnorm.experiments.reporting.trained_run import read_trained_run
@@ -281,6 +287,23 @@ def test_a_text_has_its_score_by_length_with_both_statistics(text_run, tmp_path)
     assert "score against test length About 20000 symbols" in " ".join(page.captions)
     assert "test bits per character" in page.text
     assert left_out(page) == []
+
+
+class Scored:
+    """A model whose loss is the mean of what it reads."""
+
+    def __init__(self):
+        self.test_likelihood = Likelihood()
+
+    def test_step(self, batch, batch_idx):
+        self.test_likelihood.update(batch.x.double().mean(), batch.predictions)
+
+
+def test_the_score_at_a_length_is_of_the_first_20000_symbols_alone():
+    model, rows = Scored(), torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+    windows = [Window(x, x, fresh=True, kept=False, step=0) for x in rows.unsqueeze(1)]
+    for length, symbols in ((4000, [1, 2, 3, 4, 5]), (10_000, [1, 2]), (100_000, [1, 2])):
+        assert _test_score(model, windows, length) == sum(symbols) / len(symbols)
 
 
 def test_boundaries_are_drawn_above_the_sentence_that_they_are_in(sentences, tmp_path):
