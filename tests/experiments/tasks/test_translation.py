@@ -75,6 +75,19 @@ def test_the_loss_is_that_of_each_sentence_alone(norm):
     torch.testing.assert_close(loss, alone / TARGET.sum())
 
 
+@torch.no_grad()
+def test_a_score_is_the_mean_over_all_words_whatever_the_minibatches():
+    net, whole, found = model().eval(), batch(), []
+    net.log = lambda *args, **options: None
+    for rows in (1, len(TARGET)):
+        for first in range(0, len(TARGET), rows):
+            some = type(whole)(*(each[..., first : first + rows] for each in whole))
+            net.evaluate("val", some)
+        found.append(net.val_likelihood.compute())
+        net.val_likelihood.reset()
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN", "ClockworkRNN"])
 @pytest.mark.parametrize("norm", NORMS)
 @torch.no_grad()
