@@ -5,7 +5,7 @@ from stroke_files import write_kanji
 from torch.nn.functional import pad
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.data.strokes.strokes import END
+from rnnorm.experiments.data.strokes.strokes import DOWN, END, UP, inputs
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
 from rnnorm.experiments.trained.draw import draw
@@ -119,6 +119,17 @@ def test_state_and_step_go_on(data):
     beginning = points[:3, :2], points[:3, 2].long()
     (again,) = drawn(net, rows=1, temperature=0, most=8, beginning=beginning)
     torch.testing.assert_close(points, again)
+
+
+def test_what_is_drawn_is_read_as_a_drawing_of_the_data_is():
+    net, read = model(), []
+    # it does not end
+    net.head.bias.data[-1] -= 99
+    net.rnn.register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    (points,) = drawn(net, rows=1, most=20)
+    offsets, pen = points[:, :2], points[:, 2].long()
+    assert {DOWN, UP} <= set(pen[:-1].tolist())
+    torch.testing.assert_close(torch.cat(read).squeeze(1), inputs(offsets, pen)[:-1])
 
 
 def test_a_seed_has_its_drawing():
