@@ -5,7 +5,7 @@ from stroke_files import write_kanji
 from torch.nn.functional import pad
 
 from rnnorm.experiments.commands.cli import main
-from rnnorm.experiments.data.strokes.strokes import DOWN, END, UP, inputs
+from rnnorm.experiments.data.strokes.strokes import DOWN, END, UP, StrokeBatches, inputs
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
 from rnnorm.experiments.trained.draw import draw
@@ -75,6 +75,18 @@ def test_padding_is_nothing(norm, num_classes, batch):
         results.append([loss.detach(), *(p.grad for p in net.parameters()), *net.buffers()])
         assert points == 9
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_a_score_is_the_mean_over_all_points_whatever_the_minibatches(data):
+    net, found = model().eval(), []
+    net.log = lambda *args, **options: None
+    for rows in (5, 8):
+        for batch in StrokeBatches(data.loaders["val"].drawings, (), data.scale, rows):
+            net.evaluate("val", batch._replace(x=batch.x.double(), offsets=batch.offsets.double()))
+        found.append(net.val_likelihood.compute())
+        net.val_likelihood.reset()
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
