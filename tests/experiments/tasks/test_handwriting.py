@@ -264,6 +264,14 @@ def test_longer_drawings_are_left_out_of_training_and_counted(folder):
     assert int(data.loaders["val"].lengths.max()) == 5
 
 
+def test_training_offsets_have_a_deviation_of_one(folder):
+    data = StrokeData(data_dir=str(folder), max_length=4)
+    data.setup()
+    train = data.loaders["train"]
+    offsets = torch.cat([train.points(i)[0] for i in range(len(train.drawings))])
+    torch.testing.assert_close(offsets.std(correction=0), torch.tensor(1.0))
+
+
 def test_a_report_shows_twenty_drawings(trained):
     data, net = trained.experiment.datamodule, trained.experiment.model
     with temporarily(net.modules(), training=False), torch.no_grad():
