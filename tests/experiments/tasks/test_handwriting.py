@@ -8,7 +8,7 @@ from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.data.strokes.strokes import DOWN, END, UP, StrokeBatches, inputs
 from rnnorm.experiments.tasks.handwriting.data import StrokeData
 from rnnorm.experiments.tasks.handwriting.model import Writer
-from rnnorm.experiments.trained.draw import draw
+from rnnorm.experiments.trained.draw import _beginnings, draw
 from rnnorm.experiments.trained.test import measure
 from rnnorm.experiments.training.fit import fit
 from rnnorm.layers.normalised_module import temporarily
@@ -270,6 +270,14 @@ def test_training_offsets_have_a_deviation_of_one(folder):
     train = data.loaders["train"]
     offsets = torch.cat([train.points(i)[0] for i in range(len(train.drawings))])
     torch.testing.assert_close(offsets.std(correction=0), torch.tensor(1.0))
+
+
+def test_a_beginning_as_long_as_its_drawing_does_not_end_it(data):
+    found = list(_beginnings(data, [None] * 9, 99))
+    drawings = data.loaders["val"].drawings
+    for (offsets, pen), own in zip(found, [*drawings, drawings[0]], strict=True):
+        assert len(offsets) == len(pen) == len(own.pen)
+        assert pen[-1] == UP
 
 
 def test_a_report_shows_twenty_drawings(trained):
