@@ -15,8 +15,10 @@ def plot_posteriors(
 ) -> None:
     """Draw the posteriors of an utterance against time, and the aligned target.
 
-    The classes that are a target or reach ``least`` in some frame are shown, in the order of their
-    first frame: a recognised utterance is a dark line from corner to corner.
+    The classes that are a target or reach ``least`` in some frame are shown. They are in the order
+    of the first frame whose target they are, or without targets whose most probable class; other
+    classes stand where they are most probable. So a recognised utterance is a dark line from corner
+    to corner.
 
     Args:
         axes: axes to draw on.
