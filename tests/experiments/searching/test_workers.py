@@ -16,11 +16,13 @@ from pathlib import Path
 
 import optuna
 import pytest
+import torch
 import yaml
 from optuna.trial import TrialState, create_trial
 
 from rnnorm.experiments.commands.cli import main
 from rnnorm.experiments.recipe.recipe import read_recipe
+from rnnorm.experiments.searching import search as search_module
 from rnnorm.experiments.searching import trial as trial_module
 from rnnorm.experiments.searching.lease import Leases, status
 from rnnorm.experiments.searching.search import run_workers, search
@@ -221,6 +223,19 @@ def test_workers_that_end_by_themselves_are_waited_for():
     ended = context.Queue()
     assert not run_workers([context.Process(target=ended.put, args=(n,)) for n in range(2)])
     assert {ended.get(timeout=60) for _ in range(2)} == {0, 1}
+
+
+def test_an_interrupted_worker_ends_as_its_command_does(monkeypatch):
+    def interrupted(*_, **given):
+        raise KeyboardInterrupt
+
+    # these would change this process
+    for name in ("keep_freed_memory", "flush_subnormals"):
+        monkeypatch.setattr(search_module, name, lambda: None)
+    monkeypatch.setattr(search_module, "search", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        search_module._work("own", Path("out"), 1, torch.get_num_threads(), False)
+    assert ended.value.code == 130
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGTERM")

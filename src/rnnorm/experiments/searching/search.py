@@ -227,6 +227,9 @@ def _work(recipe: str, out: Path, trials: int, threads: int, trust: bool, **give
     except (ValueError, OSError, RuntimeError) as error:
         print(f"a worker stops: {shorten(error)}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        # multiprocessing would print its traceback
+        sys.exit(130)
 
 
 # seconds that workers have to end by themselves: schedulers may send them a SIGTERM of their own,
