@@ -1,10 +1,13 @@
 import math
 from dataclasses import replace
 
+import pytest
+
 from rnnorm.experiments.trained.curve import (
     Curve,
     as_csv,
     best,
+    best_point,
     by_model,
     mean_curve,
     reaches,
@@ -46,6 +49,15 @@ def test_training_scores_stand_beside_the_validation_of_their_step(tmp_path):
         "mine,3,3,0.500,12.5,nan",
         "mine,3,5,1.500,25,50",
     ]
+
+
+@pytest.mark.parametrize(("kind", "step"), [("max", 4), ("min", 6)])
+def test_the_best_point_is_the_first_of_the_best_finite_ones(tmp_path, kind, step):
+    values = {2: 0.25, 4: 0.75, 6: 0.125, 8: 0.75, 10: 0.125, 12: math.nan, 14: math.inf}
+    lines = [f"{step},0,1.000,val/score,{value}" for step, value in values.items()]
+    (tmp_path / "metrics.csv").write_text("\n".join(["step,epoch,seconds,name,value", *lines]))
+    found = best_point(tmp_path, Score("score", kind))
+    assert (found.step, found.value) == (step, values[step])
 
 
 def test_a_run_without_a_validation_has_no_points(tmp_path):
