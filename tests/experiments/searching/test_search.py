@@ -8,6 +8,7 @@ import pytest
 import yaml
 from interruption import Interruption, KillAt
 from novel import write_novel
+from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from rnnorm.experiments.commands.cli import main
@@ -82,6 +83,13 @@ def test_the_trainer_is_asked_whether_it_takes_fractions(recipe):
     batches = "trainer.limit_train_batches"
     found = search(**recipe(**{batches: {"low": 1, "high": 3}}), trials=1)
     assert type(found.trials[0].params[batches]) is int
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_fractions_are_drawn_on_the_scale_of_their_range(log):
+    clip, config = "trainer.gradient_clip_val", read_recipe("demo/digits-lstm").config
+    made = trial.with_fractions({clip: IntDistribution(1, 100, log=log)}, config, [])
+    assert made == {clip: FloatDistribution(1, 100, log=log)}
 
 
 def test_a_name_is_drawn_and_listed_as_it_is(recipe):
