@@ -70,6 +70,23 @@ def model(**arguments):
     return Transcriber(**given | arguments).double()
 
 
+@torch.no_grad()
+def test_a_loss_is_the_mean_over_all_symbols_whatever_the_minibatches():
+    net, found = model().eval(), []
+    net._vocabulary = Vocabulary("ab")
+    for rows in (1, 4):
+        logged = []
+        net.log = lambda name, value, batch_size, to=logged, **_: to.append(
+            (name, value, batch_size)
+        )
+        for given in TranscriptBatches(utterances(), Vocabulary("ab"), rows):
+            net.evaluate("val", given._replace(x=given.x.double()))
+        losses = [(value, count) for name, value, count in logged if name == "val/loss"]
+        count = sum(count for _, count in losses)
+        found.append(sum(value * count for value, count in losses) / count)
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_padding_is_nothing(norm):
     results, given = [], batch()
