@@ -19,10 +19,10 @@ struct Backward : BackwardProjection<Cell, T> {
   // whether the equations of a step are computed in two halves
   static constexpr bool halves = Cell::has_cell || Cell::two_products;
 
-  F* panel_x;           // W_x, where W_x x is computed again
+  F* panel_x;                // W_x, where W_x x is computed again
   T *scratch_x, *scratch_c;  // W_x x and the normalised c of a tile, computed again
-  T* grad_states;       // gradients of the states that the next step reads
-  T *halfway, *grad_cell;  // those of Step
+  T* grad_states;            // gradients of the states that the next step reads
+  T *halfway, *grad_cell;    // those of Step
 
   using Base::Base;
 

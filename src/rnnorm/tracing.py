@@ -23,9 +23,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def symbolic() -> bool:
-    """Tell whether FakeTensorMode or make_fx is active outside of traced code.
+    """Tell whether FakeTensorMode or make_fx is active, within which tensors may have no values.
 
-    Tensors may have no values there.
+    It is False in code that torch.compile or torch.export traces.
     """
     if torch.compiler.is_compiling():
         return False

@@ -15,10 +15,10 @@ def plot_posteriors(
 ) -> None:
     """Draw the posteriors of an utterance against time, and the aligned target.
 
-    The classes that are a target or reach ``least`` in some frame are shown. They are in the order
-    of the first frame whose target they are, or without targets whose most probable class; other
-    classes stand where they are most probable. So a recognised utterance is a dark line from corner
-    to corner.
+    The classes that are a target or reach ``least`` in some frame are shown. A target stands by the
+    first frame that it is the target of, any other class by the frame in which it is most probable.
+    So a recognised utterance is a dark line from corner to corner. Without ``targets`` the most
+    probable class of each frame takes the target's place.
 
     Args:
         axes: axes to draw on.
