@@ -7,7 +7,12 @@ import rnnorm
 
 pytest.importorskip("torchrl")
 from tensordict import TensorDict
-from torchrl.modules import set_recurrent_mode
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torchrl.envs import InitTracker, SerialEnv, StepCounter, TransformedEnv
+from torchrl.envs.custom import PendulumEnv
+from torchrl.envs.transforms import CatTensors, UnsqueezeTransform
+from torchrl.modules import ValueOperator, set_recurrent_mode
+from torchrl.objectives.value import GAE
 
 from rnnorm.torchrl import GRUModule, LSTMModule
 
@@ -30,7 +35,7 @@ def window(*shape, begins=0.3):
 
 
 def states_of(module):
-    return [key for key in module.in_keys[1:] if key != "is_init"]
+    return module.in_keys[1 : len(module.out_keys)]
 
 
 @pytest.mark.parametrize("learn", [False, True])
@@ -139,3 +144,38 @@ def test_the_primer_has_the_sizes_of_the_states():
         key: tuple(spec.shape) for key, spec in module.make_tensordict_primer().primers.items()
     }
     assert sizes == {"recurrent_state_h": (2, 2), "recurrent_state_c": (2, 4)}
+
+
+@pytest.mark.parametrize("options", [{"shifted": True}, {"deactivate_vmap": True}, {}], ids=str)
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+@pytest.mark.parametrize("name", MODULES)
+def test_an_environment_and_an_estimate_of_advantages_run_a_policy(name, norm, options):
+    torch.manual_seed(0)
+    angles = ["th", "thdot"]
+    env = TransformedEnv(SerialEnv(3, PendulumEnv))
+    env.append_transform(UnsqueezeTransform(dim=-1, in_keys=angles, in_keys_inv=angles))
+    env.append_transform(CatTensors(angles, "observation", del_keys=False))
+    env.append_transform(InitTracker()).append_transform(StepCounter(max_steps=5))
+    keys = {"in_key": "observation", "out_key": "features", "step_key": norm and "step_count"}
+    module = MODULES[name](2, 4, norm=norm, **keys)
+    layer = getattr(module, module.name)
+    layer(torch.randn(12, 5, 2))
+    layer.eval()
+    env.append_transform(module.make_tensordict_primer())
+    actor = TensorDictModule(torch.nn.Linear(4, 1), in_keys=["features"], out_keys=["action"])
+    policy = TensorDictSequential(module, actor)
+    with torch.no_grad():
+        data = env.rollout(12, policy, break_when_any_done=False)
+    assert data["is_init"].sum() == 3 * 3
+    head = ValueOperator(torch.nn.Linear(4, 1), in_keys=["features"])
+    value = TensorDictSequential(module, head)
+    estimate = GAE(gamma=0.9, lmbda=0.9, value_network=value, **options)
+    with set_recurrent_mode(True), torch.no_grad():
+        again = policy(data.select(*policy.in_keys))
+        torch.testing.assert_close(again["action"], data["action"])
+        if norm == "batch" and not options:
+            with pytest.raises(RuntimeError, match=r"mapped by torch.func.vmap"):
+                estimate(data)
+        else:
+            estimate(data)
+            assert data["advantage"].isfinite().all()

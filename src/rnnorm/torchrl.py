@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torchrl.modules
 from tensordict import TensorDictBase
 from tensordict.nn import dispatch
@@ -14,6 +13,7 @@ from rnnorm.layers.call.checks import as_hx
 from rnnorm.layers.gru import GRU
 from rnnorm.layers.lstm import LSTM
 from rnnorm.layers.sequence_layer import SequenceLayer
+from rnnorm.tracing import values_unknown
 
 __all__ = ["GRUModule", "LSTMModule"]
 
@@ -43,6 +43,9 @@ class _Module:
             )
         super().__init__(**{name: layer}, **given)
         self.step_key = step_key
+        # TorchRL's losses and collectors hand a module only what it names here
+        if step_key is not None and step_key not in self.in_keys:
+            self.in_keys = [*self.in_keys, step_key]
 
     def make_python_based(self) -> Any:
         """Refuse a conversion to TorchRL's own layer, which would drop the norm.
@@ -85,16 +88,17 @@ class _Module:
             data = tensordict.unsqueeze(0) if tensordict.ndim == 1 else tensordict.flatten(0, -2)
         is_init: Tensor = data["is_init"].squeeze(-1)
         value: Tensor = data[self.in_keys[0]]
-        states = [data.get(key, None) for key in self.in_keys[1 : len(self.out_keys)]]
+        keys = self.in_keys[1 : len(self.out_keys)]
+        states = [data.get(key, None) for key in keys]
         hx: Any = None
         if any(s is not None for s in states):
             if any(s is None for s in states):
-                raise RuntimeError(f"all or none of the states {self.in_keys[1:-1]} must be there")
+                raise RuntimeError(f"all or none of the states {keys} must be there")
             hx = as_hx(tuple(s[:, 0].transpose(0, 1).contiguous() for s in states))
         step = None
         if self.step_key is not None and not (layer.training and layer._has_statistics()):
             step = data[self.step_key].reshape(is_init.shape)[:, 0]
-        begins = torch.compiler.is_compiling() or bool(is_init.any())
+        begins = values_unknown(is_init) or bool(is_init.any())
         output, last, *every = layer(
             value,
             hx,
