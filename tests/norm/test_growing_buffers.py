@@ -12,6 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.func import functional_call
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import rnnorm.diagnostics
@@ -247,3 +248,31 @@ def test_an_average_goes_on_after_batch_statistics_of_longer_sequences():
     train(network, 7)
     assert steps_of(average.module) == 7
     average.update_parameters(network)
+
+
+def test_rows_that_a_call_with_given_buffers_added_are_said_to_be_lost():
+    network = model()
+    # a checkpoint with fewer rows loses none that the network had
+    short = {k: v.clone() for k, v in network.state_dict().items()}
+    train(network, 4)
+    network.load_state_dict(short)
+    train(network, 2)
+
+    def call():
+        given = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+        functional_call(network, given, (torch.randn(6, 8, 2),))
+
+    call()
+    assert steps_of(network) == 2
+    with pytest.warns(RuntimeWarning, match=r"statistics of 4 steps are lost.*norm\.horizon"):
+        call()
+
+
+def test_a_call_with_given_buffers_of_a_horizon_updates_them():
+    network = model(horizon=6)
+    before = network[0].population_cell_l0.mean.clone()
+    given = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    for _ in range(2):
+        functional_call(network, given, (torch.randn(6, 8, 2),))
+    assert not torch.equal(network[0].population_cell_l0.mean, before)
+    assert network[0].population_cell_l0.num_batches_tracked.tolist() == [2] * 6

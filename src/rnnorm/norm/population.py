@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -50,6 +51,8 @@ class Population(nn.Module):
     _grows_alone = False
     # whether every row serves its own step, with a count or without
     _filled = False
+    # number of rows after the last change of that number; 0 before the first
+    _resized_to = 0
 
     def __init__(
         self,
@@ -140,6 +143,7 @@ class Population(nn.Module):
             ]
             for name, buffer in zip(BUFFERS, resized, strict=True):
                 setattr(self, name, buffer)
+        self._resized_to = rows
 
     def _grow_copies(self, rows: int) -> None:
         for twin in [each() for each in _copies.get(self, [])]:
@@ -158,12 +162,23 @@ class Population(nn.Module):
                 torch.distributed, where the ranks would end up with different shapes, or in a
                 replica of torch.nn.DataParallel, or if the CPU's memory runs out.
             torch.OutOfMemoryError: if a GPU's memory runs out.
+
+        Warns:
+            RuntimeWarning: if rows that were added before are gone.
         """
         length, needed = self._buffer("num_batches_tracked").size(0), steps
         if self.horizon is not None and needed > self.horizon:
             needed = self.horizon
         if needed <= length:
             return
+        if length < self._resized_to:
+            warnings.warn(
+                f"the statistics of {self._resized_to - length} steps are lost: the buffers that "
+                "had grown were exchanged for shorter ones, as torch.func.functional_call and "
+                "TorchRL's losses do after each call: give norm.horizon a number",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         if getattr(self, "_is_replica", False):
             raise RuntimeError(
                 f"a population has {len(self)} steps and would have to grow to {needed} under "
