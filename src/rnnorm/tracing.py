@@ -146,16 +146,19 @@ def uncompiled(function: Function) -> Function:
     return function
 
 
-def compiled_by_new_torch(forward: Function) -> Function:
-    """Break the graph at a layer for a torch.compile that is too old to compile it."""
-    if RELEASE >= _COMPILES:
-        return forward
+def never_compiled(function: Function) -> Function:
+    """Break torch.compile's graph at ``function``, as a decorator."""
 
-    @wraps(forward)
+    @wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
-        return uncompiled(forward)(*arguments, **options)
+        return uncompiled(function)(*arguments, **options)
 
     return run  # type: ignore[return-value]
+
+
+def compiled_by_new_torch(forward: Function) -> Function:
+    """Break the graph at a layer for a torch.compile that is too old to compile it."""
+    return forward if RELEASE >= _COMPILES else never_compiled(forward)
 
 
 def to_device(table: Tensor, device: torch.device) -> Tensor:

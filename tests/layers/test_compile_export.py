@@ -122,6 +122,21 @@ def test_a_compiled_model_takes_lengths_and_steps(plain, close):
     close(compiled(x, step=torch.tensor([0, 2, 1])), eager(x, step=torch.tensor([0, 2, 1])))
 
 
+@pytest.mark.parametrize("lengths", [None, [5, 3, 2]])
+def test_a_compiled_training_step_leaves_the_backward_pass_of_an_eager_layer_alone(lengths):
+    layer = torch.compiler.disable(rnnorm.GRU(3, 4, norm="layer"))
+    counter = CompileCounterWithBackend("eager")
+
+    @torch.compile(backend=counter)
+    def descend(x):
+        layer(x, lengths=lengths)[0].sum().backward()
+
+    descend(torch.randn(5, 3, 3))
+    # the sum alone
+    assert counter.frame_count == 1
+    assert layer.weight_hh_l0.grad is not None
+
+
 @pytest.mark.parametrize("plain", ["LSTM"], indirect=True)
 def test_the_graph_does_not_grow_with_the_sequence(plain):
     operations = []

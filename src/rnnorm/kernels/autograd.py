@@ -24,7 +24,7 @@ from rnnorm.kernels.operators import (
     setup_forward,
 )
 from rnnorm.norm.merged_moments import ActiveRows
-from rnnorm.tracing import unobserved
+from rnnorm.tracing import never_compiled, unobserved
 
 
 class Passes(NamedTuple):
@@ -139,6 +139,8 @@ class FusedLayer(torch.autograd.Function):
         return results[:wanted]
 
     @staticmethod
+    # called within a compiled training step, it would be traced
+    @never_compiled
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """Run the backward pass.
 

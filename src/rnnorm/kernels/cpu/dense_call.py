@@ -25,7 +25,7 @@ from rnnorm.kernels.inputs import (
     Results,
 )
 from rnnorm.kernels.operators import checked_upstream, form, saved
-from rnnorm.tracing import unobserved
+from rnnorm.tracing import never_compiled, unobserved
 
 # what autograd saves of a call: the leaves, which have gradients, and all other tensors
 _LEAVES = tuple([name for name in Inputs._fields[:LEAVES] if name != "sizes"])
@@ -204,6 +204,8 @@ class _DenseLayer(torch.autograd.Function):
         return results
 
     @staticmethod
+    # called within a compiled training step, it would be traced
+    @never_compiled
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """Run the backward pass.
 
