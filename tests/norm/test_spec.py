@@ -82,6 +82,11 @@ def test_a_norm_of_another_type_is_an_error(norm):
         LSTM(2, 3, norm=norm)
 
 
+def test_a_class_in_place_of_a_norm_is_answered_with_a_call():
+    with pytest.raises(TypeError, match=r"got the class: write LayerNorm\(\)"):
+        LSTM(2, 3, norm=LayerNorm)
+
+
 def names(module):
     return {name for name, _ in module.named_parameters() if "gamma" in name or "beta" in name}
 
