@@ -49,7 +49,7 @@ class CStream(NamedTuple):
 
 
 def c(
-    frozen: nn.Module,
+    layer: nn.Module,
     path: str | Path,
     quantize: Literal["int8"] | None = None,
     *,
@@ -69,7 +69,7 @@ def c(
     so that no data are needed to choose scales. States, norms and gates are float.
 
     Args:
-        frozen: an RNN, LSTM or GRU of rnnorm with any number of layers, norm and learned initial
+        layer: an RNN, LSTM or GRU of rnnorm with any number of layers, norm and learned initial
             states; a frozen copy is exported. Bidirectional layers, projections, peepholes,
             zoneout, initial states from the input and another ``reset_after`` are refused.
         path: path of the file, ``NAME.c``; its name is a name in C, and none of C's own headers.
@@ -84,7 +84,7 @@ def c(
         difference is that of the same arithmetic in PyTorch, not of a compiled program.
 
     Raises:
-        TypeError: if ``frozen``, ``linear`` or ``frames`` is of another type.
+        TypeError: if ``layer``, ``linear`` or ``frames`` is of another type.
         ValueError: if an option of the layer is refused, a value or a result of the stream is not
             finite in float32, ``quantize``, the name of the file, the size of ``linear`` or
             ``frames`` does not fit, or ``path`` is a device or pipe.
@@ -94,18 +94,18 @@ def c(
         IsADirectoryError: if ``path`` or its header is a folder.
     """
     path = Path(path)
-    check_layer(frozen)
-    _check(frozen, path, quantize, linear, frames)
+    check_layer(layer)
+    _check(layer, path, quantize, linear, frames)
     # in float64 a difference is an error, and no rounding
-    layer: Any = freeze(frozen).cpu().double()
+    frozen: Any = freeze(layer).cpu().double()
     last = None if linear is None else freeze(linear).cpu().double()
-    stream = read(layer, last)
+    stream = read(frozen, last)
     source = Source(stream, path.stem, quantize == "int8")
     with torch.autocast("cpu", enabled=False):
-        errors = _measure(layer, last, stream, frames, quantize == "int8")
+        errors = _measure(frozen, last, stream, frames, quantize == "int8")
     costs = CStream(*source.costs(), *errors)
     comment = [
-        f"{type(layer).__name__}({layer.extra_repr()})"
+        f"{type(frozen).__name__}({frozen.extra_repr()})"
         + ("" if linear is None else f", then Linear({linear.extra_repr()})"),
         "One frame after the other; written by rnnorm.export.c.",
         "",
@@ -126,7 +126,7 @@ def c(
     return costs
 
 
-def _check(frozen: Any, path: Path, quantize: object, linear: object, frames: object) -> None:
+def _check(layer: Any, path: Path, quantize: object, linear: object, frames: object) -> None:
     """Refuse arguments that do not fit, as ``c`` says."""
     if quantize not in (None, "int8"):
         raise ValueError(f"quantize must be None or 'int8', got {quantize!r}")
@@ -142,9 +142,9 @@ def _check(frozen: Any, path: Path, quantize: object, linear: object, frames: ob
     if linear is not None:
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"linear must be a torch.nn.Linear, got {type(linear).__name__}")
-        if linear.in_features != frozen.hidden_size:
+        if linear.in_features != layer.hidden_size:
             raise ValueError(
-                f"linear must have {frozen.hidden_size} inputs, as many as the layer has outputs, "
+                f"linear must have {layer.hidden_size} inputs, as many as the layer has outputs, "
                 f"got {linear.in_features}"
             )
         if not linear.out_features:
@@ -156,9 +156,9 @@ def _check(frozen: Any, path: Path, quantize: object, linear: object, frames: ob
             raise TypeError(f"frames must be real, got {frames.dtype}")
         if not frames.numel() or not frames.float().isfinite().all():
             raise ValueError("frames must be finite values in float32, one frame or more")
-        if frames.dim() not in (2, 3) or frames.size(-1) != frozen.input_size:
+        if frames.dim() not in (2, 3) or frames.size(-1) != layer.input_size:
             raise ValueError(
-                f"frames must be an input of the layer, (T, {frozen.input_size}) or with rows, got "
+                f"frames must be an input of the layer, (T, {layer.input_size}) or with rows, got "
                 f"shape {tuple(frames.shape)}"
             )
     check_path(path, path.with_suffix(".h"))

@@ -104,30 +104,32 @@ class Stream(NamedTuple):
     linear: Matrix | None
 
 
-def check_layer(frozen: object) -> None:
+def check_layer(layer: object) -> None:
     """Check that a stream in C computes what a layer does.
 
     Raises:
         TypeError: if it is not an RNN, LSTM or GRU of rnnorm.
         ValueError: if it has an option that a stream in C has not.
     """
-    if not isinstance(frozen, RNN | LSTM | GRU):
-        kind = type(frozen)
+    if not isinstance(layer, RNN | LSTM | GRU):
+        kind = type(layer)
         remedy = "give the layer alone, and a torch.nn.Linear behind it as linear="
-        if isinstance(frozen, Stateful):
+        if isinstance(layer, Stateful):
             remedy = "give its layer"
-        elif isinstance(frozen, NormalisedModule):
+        elif isinstance(layer, NormalisedModule):
             remedy = "there is no other stream in C; rnnorm.export.onnx takes it"
+        elif isinstance(layer, torch.nn.RNNBase):
+            remedy = "rnnorm.convert.torch_nn makes one from its state_dict"
         raise TypeError(
-            f"frozen must be an RNN, LSTM or GRU of rnnorm, got {kind.__module__}."
+            f"layer must be an RNN, LSTM or GRU of rnnorm, got {kind.__module__}."
             f"{kind.__qualname__}: {remedy}"
         )
-    peephole = getattr(frozen.cell, "peephole", None)
-    reset_after = getattr(frozen.cell, "reset_after", True)
-    dropout, learned = frozen.recurrent_dropout, frozen.learn_initial_state
+    peephole = getattr(layer.cell, "peephole", None)
+    reset_after = getattr(layer.cell, "reset_after", True)
+    dropout, learned = layer.recurrent_dropout, layer.learn_initial_state
     options = {
-        "bidirectional=True": frozen.bidirectional,
-        f"proj_size={frozen.proj_size}": frozen.proj_size,
+        "bidirectional=True": layer.bidirectional,
+        f"proj_size={layer.proj_size}": layer.proj_size,
         f"peephole={peephole!r}": peephole,
         f"reset_after={reset_after!r}": reset_after is not True,
         f"learn_initial_state={learned!r}": learned == "from_input",
@@ -137,10 +139,10 @@ def check_layer(frozen: object) -> None:
     for option, given in options.items():
         if given:
             raise ValueError(
-                f"frozen must be a layer without {option}, of which there is no stream in C: "
+                f"layer must be without {option}, of which there is no stream in C: "
                 "rnnorm.export.onnx takes it"
             )
-    for site, spec in frozen.cell.norms(frozen.norm).items():
+    for site, spec in layer.cell.norms(layer.norm).items():
         if type(spec) not in (BatchNorm, LayerNorm, RMSNorm):
             raise ValueError(
                 f"norm.{site} must be a BatchNorm, LayerNorm or RMSNorm, got {spec}: there is no "
