@@ -398,7 +398,7 @@ class Wrapped(torch.nn.Module):
 
 
 @torch.no_grad()
-def test_a_step_that_becomes_a_constant_warns(tmp_path):
+def test_a_step_or_lengths_that_become_constants_warn(tmp_path):
     layer = prepared(rnnorm.GRU(3, 4, norm="batch"), torch.float32)
     example, path = (torch.randn(3, 2, 3), torch.zeros(1, 2, 4)), tmp_path / "layer.onnx"
     model = Wrapped(layer)
@@ -407,3 +407,5 @@ def test_a_step_that_becomes_a_constant_warns(tmp_path):
     # where all steps have one statistic, it is the same file
     layer = prepared(rnnorm.GRU(3, 4, norm=rnnorm.BatchNorm(population="shared")), torch.float32)
     rnnorm.export.onnx(layer, example, path, kwargs={"step": 0})
+    with pytest.warns(UserWarning, match="lengths is a list, so these are the lengths in every"):
+        rnnorm.export.onnx(layer, example, path, kwargs={"lengths": [3, 2]})

@@ -144,7 +144,8 @@ def onnx(
         IsADirectoryError: if ``path`` is a folder.
 
     Warns:
-        UserWarning: if an input called ``step`` is an int, and statistics differ from step to step.
+        UserWarning: if an input called ``step`` is an int, and statistics differ from step to step,
+            or one called ``lengths`` is a list.
     """
     import onnxruntime
 
@@ -167,6 +168,12 @@ def onnx(
             f"step is an int, so it is {given['step']} in every call of the file: if layers take "
             "it, and calls are to continue a sequence, give a tensor with the index of each row, "
             "such as torch.zeros(rows, dtype=torch.int64)",
+            stacklevel=2,
+        )
+    if isinstance(given.get("lengths"), (list, tuple)):
+        warnings.warn(
+            f"lengths is a {type(given['lengths']).__name__}, so these are the lengths in every "
+            "call of the file: give a tensor",
             stacklevel=2,
         )
     if dynamic_shapes is None:
