@@ -222,6 +222,8 @@ def test_another_number_of_rows_needs_a_reset():
             r"got torch.uint8, .* rows.bool\(\)",
         ),
         ("all", TypeError, "integers or bools"),
+        (torch.tensor([1, 0, 0]), ValueError, "each row once, .* make it bool"),
+        ([1, -2], ValueError, "each row once"),
     ],
     ids=str,
 )

@@ -129,6 +129,7 @@ class Stateful(nn.Module):
             TypeError: if ``rows`` are neither integers nor bools, or uint8, which may be either.
             RuntimeError: if there is not one bool for each row.
             IndexError: if there is no such row.
+            ValueError: if a row is named twice, as by 0 and 1 for each row.
         """
         kept = self._kept.get(self.layer.training)
         if rows is not None and kept is not None:

@@ -23,7 +23,7 @@ def chosen_rows(rows: Any, state: Tensor) -> Tensor:
     """Return which rows are chosen, ``(B,)`` bool, for states ``(L, B, ...)``.
 
     Raises:
-        TypeError, RuntimeError, IndexError: as ``Stateful.reset``.
+        TypeError, RuntimeError, IndexError, ValueError: as ``Stateful.reset``.
     """
     count = state.size(1)
     try:
@@ -49,7 +49,13 @@ def chosen_rows(rows: Any, state: Tensor) -> Tensor:
     if ((indices < -count) | (indices >= count)).any():
         raise IndexError(f"rows must lie between {-count} and {count - 1}, got {rows}")
     chosen = torch.zeros(count, dtype=torch.bool, device=state.device)
-    return chosen.index_fill_(0, indices % count, True)
+    chosen.index_fill_(0, indices % count, True)
+    if chosen.sum() < len(indices):
+        # such as 0 and 1 for each row, which are no indices
+        raise ValueError(
+            f"rows must name each row once, got {rows}: to give a flag for each row, make it bool"
+        )
+    return chosen
 
 
 def reset_from_the_first_frame(
