@@ -15,6 +15,7 @@ from torchrl.modules import ValueOperator, set_recurrent_mode
 from torchrl.objectives.value import GAE
 
 from rnnorm.torchrl import GRUModule, LSTMModule
+from rnnorm.tracing import RELEASE
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MODULES = {"LSTM": LSTMModule, "GRU": GRUModule}
@@ -179,3 +180,19 @@ def test_an_environment_and_an_estimate_of_advantages_run_a_policy(name, norm, o
         else:
             estimate(data)
             assert data["advantage"].isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(RELEASE < (2, 13), reason="the compiler of this torch does not take layers")
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+@pytest.mark.parametrize("name", MODULES)
+def test_a_compiled_module_computes_the_same(name, norm, recurrent):
+    torch._dynamo.reset()
+    module, data = make(name, norm), window(3, 6)
+    data = data if recurrent else data[:, 0].clone()
+    with set_recurrent_mode(recurrent):
+        expected = module(data.clone())
+        found = torch.compile(module, backend="aot_eager")(data.clone())
+    for key in module.out_keys:
+        torch.testing.assert_close(found[key], expected[key])
