@@ -268,6 +268,15 @@ def test_rows_that_a_call_with_given_buffers_added_are_said_to_be_lost():
         call()
 
 
+def test_rows_that_a_failed_update_takes_back_are_not_said_to_be_lost():
+    network = model()
+    train(network, 4)
+    with pytest.raises(RuntimeError, match="Expected 2, got 5"):
+        rnnorm.update_bn([torch.randn(9, 8, 2), torch.randn(9, 8, 5)], network)
+    assert steps_of(network) == 4
+    train(network, 9)
+
+
 def test_a_call_with_given_buffers_of_a_horizon_updates_them():
     network = model(horizon=6)
     before = network[0].population_cell_l0.mean.clone()

@@ -114,6 +114,9 @@ def update_bn(
     except BaseException:
         for module, buffers in before.items():
             put_buffers(module, buffers)
+            if isinstance(module, Population):
+                # its rows are gone on purpose
+                module.resize(len(module))
         raise
 
 

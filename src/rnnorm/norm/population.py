@@ -130,6 +130,7 @@ class Population(nn.Module):
             uncompiled(self._grow_copies)(rows)
         if rows == len(self):
             # the buffers may be shared with another module
+            self._resized_to = rows
             return
         # buffers made in inference mode could not be updated outside it
         with torch.inference_mode(False):
