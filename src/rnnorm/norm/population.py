@@ -51,7 +51,7 @@ class Population(nn.Module):
     _grows_alone = False
     # whether every row serves its own step, with a count or without
     _filled = False
-    # number of rows after the last change of that number; 0 before the first
+    # number of rows that ``resize`` left last: fewer are there only if others took them away
     _resized_to = 0
 
     def __init__(

@@ -91,8 +91,8 @@ def resolve(norm: NormLike) -> Norm | None:
         return _mixed(norm)
     if not isinstance(norm, str):
         # rnnorm.LayerNorm in place of rnnorm.LayerNorm()
-        called = isinstance(norm, type) and issubclass(norm, Norm)
-        got = f"the class: write {norm.__name__}()" if called else type(norm)
+        uncalled = isinstance(norm, type) and issubclass(norm, Norm)
+        got = f"the class: write {norm.__name__}()" if uncalled else type(norm)
         raise TypeError(f"norm must be None, {_KINDS}, or a mapping of sites to these, got {got}")
     return _preset("norm", norm, "None or ")
 

@@ -204,7 +204,7 @@ class _DenseLayer(torch.autograd.Function):
         return results
 
     @staticmethod
-    # called within a compiled training step, it would be traced
+    # a compiled function that calls loss.backward() would trace it
     @never_compiled
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """Run the backward pass.
