@@ -33,6 +33,18 @@ def test_training_scores_of_a_single_epoch_are_marked():
     assert (list(trained.get_ydata()), trained.get_marker()) == ([15.0], ".")
 
 
+@pytest.mark.parametrize("second", [[], [16.0]], ids=["lost", "kept"])
+def test_the_legend_names_training_scores_where_all_seeds_kept_them(second):
+    curves = [Curve("LSTM", 1, [10], [1.0], [20.0], trained=[15.0])]
+    curves.append(Curve("LSTM", 2, [10], [1.0], [20.0], trained=second))
+    with styled_figure(4, 4) as figure:
+        axes = figure.subplots()
+        draw_curves(axes, curves, "steps", "accuracy, %")
+    labels = [line.get_label() for line in axes.lines]
+    assert ("in training" in labels) == bool(second)
+    assert len(labels) == (3 if second else 1)
+
+
 def test_the_band_is_from_the_lowest_to_the_highest_seed():
     curves = [*CURVES[:2], Curve("LSTM", 3, [10, 20], [1.0, 2.0], [22.0, 41.0])]
     with styled_figure(4, 4) as figure:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rnnorm.experiments.trained.curve import Curve, at_shared_steps, by_model, mean_curve
+from rnnorm.experiments.trained.curve import (
+    Curve,
+    at_shared_steps,
+    by_model,
+    mean_curve,
+    training_scores_kept,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,7 +158,7 @@ def draw_curves(
                 mark = "." if len(ended) == 1 else ""
                 x, y = zip(*ended, strict=True)
                 axes.plot(x, y, color=looks[model].colour, marker=mark, **_TRAINED)
-    if any(c.trained for c in curves):
+    if training_scores_kept(curves):
         axes.plot([], [], color="#444444", label="in training", **_TRAINED)
     axes.set(
         xlabel=against if against == "epochs" else f"training {against}",

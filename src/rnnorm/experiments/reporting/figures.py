@@ -16,7 +16,7 @@ from rnnorm import diagnostics
 from rnnorm.experiments.pictures import Look, draw_curves, escape_dollars, in_lines
 from rnnorm.experiments.reporting.pictures import Picture, cycle, draw, pictures_or_reason, shades
 from rnnorm.experiments.reporting.trained_run import TrainedRun
-from rnnorm.experiments.trained.curve import Curve
+from rnnorm.experiments.trained.curve import Curve, training_scores_kept
 from rnnorm.experiments.trained.test import SeveralRows
 from rnnorm.experiments.training.score import Score, score_of
 from rnnorm.layers.normalised_module import temporarily
@@ -34,7 +34,7 @@ def curve_pictures(
     """Draw validation scores against steps and against seconds."""
     several = len({c.seed for c in curves}) > 1
     notes = ["Mean over the seeds, band from lowest to highest."] if several else []
-    if any(c.trained for c in curves):
+    if training_scores_kept(curves):
         notes.append("Dotted: the score in training, over the minibatches of each epoch.")
     caption = " ".join(notes)
 

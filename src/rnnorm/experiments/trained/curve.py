@@ -133,6 +133,11 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     return Curve(curves[0].model, curves[0].seed, **means)
 
 
+def training_scores_kept(curves: Sequence[Curve]) -> bool:
+    """Tell whether there is a model of which all seeds kept their training scores."""
+    return any(all(c.trained for c in own) for own in by_model(curves).values())
+
+
 def best(curve: Curve, score: Score) -> float:
     """Return the best finite value of a curve, or nan if no value is finite."""
     finite = filter(math.isfinite, curve.values)
