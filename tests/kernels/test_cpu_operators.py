@@ -18,7 +18,7 @@ from rnnorm.kernels import autograd as passes
 from rnnorm.kernels import dispatch, reference
 from rnnorm.kernels.cpu import forward
 from rnnorm.kernels.cpu import layer as cpu
-from rnnorm.kernels.cpu.dense_call import DenseCall
+from rnnorm.kernels.cpu.short_passes import ShortPasses
 
 RAGGED = [9, 9, 7, 4, 4, 2, 1]
 
@@ -213,18 +213,18 @@ def test_a_forked_child_can_call_it(threads):
 
 @pytest.mark.parametrize("lengths", [None, [4, 4, 3, 3, 2, 1]], ids=("dense", "padded"))
 def test_without_gradients_nothing_is_saved(monkeypatch, lengths):
-    saves, dense = [], DenseCall.forward
+    saves, short = [], ShortPasses.forward
 
     def record(inputs, options, save, rows):
         saves.append(save)
         return forward.run_forward(inputs, options, save, rows)
 
-    def record_dense(call, leaves, save):
+    def record_short(call, leaves, save):
         saves.append(save)
-        return dense(call, leaves, save)
+        return short(call, leaves, save)
 
     monkeypatch.setattr(cpu, "PASSES", cpu.PASSES._replace(forward=record))
-    monkeypatch.setattr(DenseCall, "forward", record_dense)
+    monkeypatch.setattr(ShortPasses, "forward", record_short)
     layer = rnnorm.LSTM(3, 5, norm="batch")
     with torch.no_grad():
         layer(torch.randn(4, 6, 3), lengths=lengths)

@@ -232,7 +232,12 @@ def test_biases_are_added_where_the_cell_adds_them(biases, norm, monkeypatch):
     model(draw(5, 8, 3))
     found = []
     run = short_call._run
-    monkeypatch.setattr(short_call, "_run", lambda *given: found.append(run(*given)) or found[-1])
+
+    def record(*given, **more):
+        found.append(run(*given, **more))
+        return found[-1]
+
+    monkeypatch.setattr(short_call, "_run", record)
     for each in (model.train(), model.eval()):
         compare(each, draw(5, 4, 3))
     assert {result is not None for result in found} == {biases == "as the kernel"}

@@ -83,10 +83,10 @@ def run_layer(
     """
     kernel, step, products = settings.kernel, settings.step, settings.products
     reset, all_states, clears = settings.reset, settings.all_states, settings.clears
-    given = (batch_sizes, products, reset)
-    unusual = masks or all_states or any([each is not None for each in given])
+    given = (products, rows, reset)
+    unusual = masks or all_states or not clears or any([each is not None for each in given])
     if kernel.layer is cpu.layer and not unusual:
-        found = short_call.run(module, x, state, suffix, step)
+        found = short_call.run(module, x, batch_sizes, state, suffix, step)
         if found is not None:
             return *found, ()
     if masks and "input" in masks:

@@ -21,7 +21,7 @@ from rnnorm.kernels.cpu.c_struct import (
     without_tensors,
     write_addresses,
 )
-from rnnorm.kernels.cpu.dense_call import DenseCall
+from rnnorm.kernels.cpu.short_passes import ShortPasses
 from rnnorm.kernels.cpu.update import fill
 from rnnorm.kernels.inputs import LEAVES, PARAMETERS, Inputs, Sites, joined, separated
 from rnnorm.kernels.known_cells import CELL_OF_NAME
@@ -193,10 +193,12 @@ def prepare(
     return Prepared(key, layer, forms, constants, sites, at_hand)
 
 
-def leaves_of(x: Tensor, state: State, parameters: Sequence[Any]) -> tuple[Any, ...]:
-    """Return ``Inputs.leaves`` with None for ``sizes``; x, h and c are made contiguous."""
+def leaves_of(
+    x: Tensor, sizes: Tensor | None, state: State, parameters: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Return ``Inputs.leaves``, of which ``sizes`` may be None; x, h and c are made contiguous."""
     x, h, *c = [unwrap_if_dead(t).contiguous() for t in (x, *state)]
-    return x, None, h, joined(c), *parameters
+    return x, None if sizes is None else sizes.contiguous(), h, joined(c), *parameters
 
 
 def run_prepared(
@@ -210,7 +212,7 @@ def run_prepared(
     differentiable: bool,
 ) -> tuple[Tensor, State] | None:
     """Run a call that is prepared, or return None where a step has no statistics of its own."""
-    x, _, h, c, *_ = leaves
+    x, active, h, c, *_ = leaves
     T, B, features = x.shape if suffix else (1, *x.shape)
     takes, populations = prepared.key.taken is not None, tensors.populations
     layer = library.CLayer.from_buffer_copy(prepared.layer)
@@ -228,7 +230,7 @@ def run_prepared(
                 each.write(fields, start, stop)
     if noise:
         # drawn last, as the usual call would draw it again
-        leaves = (x, None, torch.randn_like(h).mul_(noise), *leaves[3:])
+        leaves = (x, active, torch.randn_like(h).mul_(noise), *leaves[3:])
     forms, narrow = prepared.forms, prepared.key.products is torch.bfloat16
     if narrow:
         # autograd records these conversions, as on the usual way
@@ -240,7 +242,7 @@ def run_prepared(
         # the one result of a step is h_n, which is float32
         layer.narrow = bool(suffix) and not differentiable
     sizes = T, B, features, h.shape[1]
-    call = DenseCall(layer, known.options[takes], forms, constants, sizes, not suffix)
+    call = ShortPasses(layer, known.options[takes], forms, constants, sizes, not suffix)
     output, *states = call.run(leaves, differentiable)
     if narrow and suffix:
         # rounded as on the usual way, even if the caller gets float32

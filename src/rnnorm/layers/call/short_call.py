@@ -176,7 +176,7 @@ def _repeat(
     if len(state) < 3 and all(map(Tensor.is_contiguous, (x, *state))):
         leaves = (x, None, state[0], state[1] if len(state) > 1 else None, *tensors.parameters)
     else:
-        leaves = leaves_of(x, state, tensors.parameters)
+        leaves = leaves_of(x, None, state, tensors.parameters)
     prepared, differentiable = last.prepared, last.differentiable
     return run_prepared(known, prepared, tensors, leaves, suffix, step, noise, differentiable)
 
@@ -230,13 +230,19 @@ def one_of_several(
 
 
 def run(
-    module: Any, x: Tensor, state: State, suffix: str, step: int | Tensor
+    module: Any,
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    state: State,
+    suffix: str,
+    step: int | Tensor,
 ) -> tuple[Tensor, State] | None:
-    """Run a layer without masks, autocast, padding and resets on the CPU kernel.
+    """Run a layer without masks, autocast and resets on the CPU kernel.
 
     Args:
         module: layer for which the CPU kernel was chosen.
-        x: ``(T, B, I)``.
+        x: ``(T, B, I)``, the longest row first.
+        batch_sizes: ``(T,)`` int64 on the CPU, or None if every row is active at every step.
         state: the states ``(B, ·)``.
         suffix: suffix of the parameters' names.
         step: index of the first frame.
@@ -253,7 +259,7 @@ def run(
     cell = module.cell
     cell = cell if own_cell.built_in(cell) else own_cell.graph_of(cell)
     x = x if suffix else x.squeeze(0)
-    return _run(_known(module, suffix, cell), module, x, state, suffix, step)
+    return _run(_known(module, suffix, cell), module, x, state, suffix, step, sizes=batch_sizes)
 
 
 def _run(
@@ -266,13 +272,14 @@ def _run(
     noise: float = 0.0,
     asked: tuple[Any, ...] = (),
     products: torch.dtype | None = None,
+    sizes: Tensor | None = None,
 ) -> tuple[Tensor, State] | None:
     """Run a layer of which ``known`` has the names, where nothing observes operators.
 
     Unless ``noise`` is 0, noise of this standard deviation takes the place of the first h.
     ``asked`` is x and the user's states where the call may be remembered, else empty. ``products``
-    is the dtype of matrix products under autocast. The result is None if only the usual call gives
-    it.
+    is the dtype of matrix products under autocast. ``sizes`` are the active rows of each step, None
+    if these are all rows. The result is None if only the usual call gives it.
     """
     dtype, (T, B, features) = x.dtype, x.shape if suffix else (1, *x.shape)
     given = (x, *state)
@@ -290,8 +297,9 @@ def _run(
     differentiable = torch.is_grad_enabled() and any([t.requires_grad for t in (*given, *own)])
     takes = module.training and bool(known.populations)
     populations: list[Any] = [module._modules[name] for name in known.populations.values()]
-    if takes and (B == 1 or (T > 1 and any([population.shared for population in populations]))):
-        # the usual call serves a single row from the population, and merges steps of one statistic
+    merges = T > 1 and any([population.shared for population in populations])
+    if takes and (B == 1 or sizes is not None or merges):
+        # the usual call serves few rows from the population, and merges steps of one statistic
         return None
     for population in populations if takes else ():
         population.grow(step + T)
@@ -304,7 +312,7 @@ def _run(
     if any(map(Tensor.is_neg, (*given, *held))) or any(map(Tensor._is_zerotensor, given)):
         # their memory holds other numbers, or there is none
         return None
-    leaves = leaves_of(x, state, parameters)
+    leaves = leaves_of(x, sizes, state, parameters)
     taken = (T, B, [population.momentum for population in populations]) if takes else None
     forms, addresses = list(map(form_on_cpu, held)), list(map(Tensor.data_ptr, held))
     key = Key(products or dtype, features, leaves[2].shape[1], taken, forms, addresses)

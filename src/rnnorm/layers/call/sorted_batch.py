@@ -19,7 +19,7 @@ class Batch(NamedTuple):
     ``x`` is ``(T, B, I)``. ``batch_sizes`` ``(T,)``, int64 on the CPU, counts the active rows of
     each step, and is None if all rows are active at all steps. The indices are those of
     PackedSequence. ``frames`` holds the index of each frame of a PackedSequence in ``(T * B,)``,
-    and is None for other input.
+    and is None for other input, and where rows are known to have one length.
     """
 
     x: Tensor
@@ -76,25 +76,25 @@ def from_packed(packed: PackedSequence, rows: int) -> Batch:
                 "lengths="
             )
         raise RuntimeError(f"batch_sizes of a PackedSequence must be int64, got {sizes.dtype}")
-    # a kernel would read and write beyond the rows
-    falling = (sizes[0] == rows) & (sizes[1:] <= sizes[:-1]).all()
-    fits = falling & (sizes.sum() == data.size(0)) & (sizes[-1] >= 0)
+    (steps,), (count, features) = sizes.shape, data.shape
     expected = "batch_sizes of a PackedSequence must begin with all rows, not grow, and sum to its"
-    if not holds(fits, f"{expected} frames"):
-        raise RuntimeError(
-            f"{expected} {data.size(0)} frames, got {sizes.tolist()} with {rows} rows"
-        )
-    frames = to_device(_frames(sizes, rows, data.size(0)), data.device)
-    x = data.new_zeros(sizes.size(0) * rows, data.size(1)).index_copy(0, frames, data)
-    return Batch(x.view(sizes.size(0), rows, data.size(1)), sizes, order, back, frames)
+    if not _fits(sizes, rows, count, f"{expected} frames"):
+        raise RuntimeError(f"{expected} {count} frames, got {sizes.tolist()} with {rows} rows")
+    if not torch.compiler.is_compiling() and count == steps * rows:
+        return Batch(data.view(steps, rows, features), None, order, back)
+    frames = to_device(_frames(sizes, rows, count), data.device)
+    # padding is never read
+    x = data.new_empty(steps * rows, features).index_copy_(0, frames, data)
+    return Batch(x.view(steps, rows, features), sizes, order, back, frames)
 
 
-def to_packed(output: Tensor, batch: Batch) -> PackedSequence:
+def to_packed(output: Tensor, batch: Batch, batch_sizes: Tensor) -> PackedSequence:
     """Return ``output`` ``(T, B, ...)`` packed like the PackedSequence that made ``batch``."""
-    _, sizes, order, back, frames = batch
-    assert sizes is not None
-    assert frames is not None
-    return PackedSequence(output.flatten(0, 1).index_select(0, frames), sizes, order, back)
+    _, _, order, back, frames = batch
+    data = output.flatten(0, 1)
+    # a copy: a view would not allow detach_()
+    data = data.clone() if frames is None else data.index_select(0, frames)
+    return PackedSequence(data, batch_sizes, order, back)
 
 
 def drop_frames(x: Tensor, batch: Batch, p: float) -> Tensor:
@@ -110,13 +110,25 @@ def drop_frames(x: Tensor, batch: Batch, p: float) -> Tensor:
     )
 
 
+def _fits(batch_sizes: Tensor, rows: int, count: int, otherwise: str) -> bool:
+    """Tell whether ``batch_sizes`` are those of ``rows`` rows with ``count`` frames in all.
+
+    If not, a kernel would read and write beyond the rows. Arguments and result are else as for
+    ``holds``.
+    """
+    if torch.compiler.is_compiling():
+        falls = (batch_sizes[0] == rows) & (batch_sizes[1:] <= batch_sizes[:-1]).all()
+        return holds(falls & (batch_sizes[-1] >= 0) & (batch_sizes.sum() == count), otherwise)
+    sizes = batch_sizes.tolist()
+    falling = sizes[0] == rows and sizes[-1] >= 0 and sizes == sorted(sizes, reverse=True)
+    return falling and sum(sizes) == count
+
+
 def _frames(batch_sizes: Tensor, rows: int, count: int) -> Tensor:
     """Return the indices in ``(T * rows,)`` of the ``count`` frames of a PackedSequence."""
-    steps = torch.arange(batch_sizes.size(0), device="cpu").repeat_interleave(
-        batch_sizes, output_size=count
-    )
-    missing = (rows - batch_sizes).cumsum(0) - (rows - batch_sizes)
-    return torch.arange(count, device="cpu") + missing[steps]
+    padding = rows - batch_sizes
+    before = (padding.cumsum(0) - padding).repeat_interleave(batch_sizes, output_size=count)
+    return torch.arange(count, device="cpu") + before
 
 
 def refuse_lengths(name: str, frames: Tensor | PackedSequence) -> None:
@@ -186,15 +198,14 @@ def from_dense(input: Tensor, batch_first: bool, lengths: Tensor | Sequence[int]
         raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
     if lengths is None:
         return Batch(x)
-    lengths = check_lengths(lengths, steps, rows)
-    longest = known(lengths.max()) if rows else steps
+    lengths, order = check_lengths(lengths, steps, rows).sort(descending=True, stable=True)
+    longest = known(lengths[0]) if rows else steps
     if longest is None:
         longest = steps
-    elif (lengths == longest).all():
+    elif not rows or lengths[-1] == longest:
         return Batch(x[:longest])
-    sorted_lengths, order = lengths.sort(descending=True, stable=True)
     order = order.to(x.device)
-    sizes = (sorted_lengths > torch.arange(longest, device="cpu").unsqueeze(1)).sum(1)
+    sizes = (lengths > torch.arange(longest, device="cpu").unsqueeze(1)).sum(1)
     return Batch(x[:longest].index_select(1, order), sizes, order, order.argsort())
 
 
@@ -206,9 +217,10 @@ def mean_frame(batch: Batch) -> Tensor:
     x, sizes, _, back, _ = batch
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if sizes is None:
-        return x.mean(0)
-    real = (sizes.unsqueeze(1) > torch.arange(x.size(1), device="cpu")).to(x.device)
-    mean = x.masked_fill(~real.unsqueeze(2), 0).sum(0) / real.sum(0).unsqueeze(1)
+        mean = x.mean(0)
+    else:
+        real = (sizes.unsqueeze(1) > torch.arange(x.size(1), device="cpu")).to(x.device)
+        mean = x.masked_fill(~real.unsqueeze(2), 0).sum(0) / real.sum(0).unsqueeze(1)
     return mean if back is None else mean.index_select(0, back)
 
 
@@ -231,7 +243,10 @@ def lengths_of(x: Tensor, batch_sizes: Tensor | None) -> Tensor:
 def reset_of(batch: Batch, reset: Tensor, batch_first: bool) -> Tensor:
     """Return ``reset``, in the layout of the input that ``batch`` was made of, as ``(T, B)``."""
     T, B, _ = batch.x.shape
-    if batch.frames is not None:
+    if reset.dim() == 1:
+        # packed, as the input is
+        if batch.frames is None:
+            return reset.view(T, B)
         return reset.new_zeros(T * B).index_copy(0, batch.frames, reset).view(T, B)
     reset = (reset.T if batch_first else reset)[:T]
     order = batch.sorted_indices

@@ -131,8 +131,8 @@ def _finish(
 
 def _as_input(module: SequenceLayer, output: Tensor, call: Call, batch: batches.Batch) -> Any:
     """Return ``(T, B, ...)`` in the form, the layout and the order of the input."""
-    if call.packed:
-        return batches.to_packed(output, batch)
+    if call.sizes is not None:
+        return batches.to_packed(output, batch, call.sizes)
     output = batches.to_dense(output, batch, module.batch_first, call.data)
     return output if call.batched else output.squeeze(1 - module.batch_first)
 

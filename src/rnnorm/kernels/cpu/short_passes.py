@@ -1,4 +1,4 @@
-"""Both passes of a short call, over rows of one length, by a copy of a struct made before."""
+"""Both passes of a short call, by a copy of a struct that was made before."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from rnnorm.kernels.inputs import (
 from rnnorm.kernels.operators import checked_upstream, form, saved
 from rnnorm.tracing import never_compiled, unobserved
 
-# what autograd saves of a call: the leaves, which have gradients, and all other tensors
-_LEAVES = tuple([name for name in Inputs._fields[:LEAVES] if name != "sizes"])
-_SAVED = (*_LEAVES, "reserve", "output", *Inputs._fields[LEAVES:])
+# what autograd saves of a call: the leaves and all other tensors
+_SAVED = (*Inputs._fields[:LEAVES], "reserve", "output", *Inputs._fields[LEAVES:])
 # no c after every step is returned
 _RETURNED = DIFFERENTIABLE.index("all_c")
 _GRADIENTS = tuple([name for name in GRADIENTS if name != "grad_all_c"])
@@ -93,8 +92,8 @@ def _sizes(steps: int, rows: int) -> Tensor:
     return torch.full((steps,), rows, dtype=torch.int64, device="cpu")
 
 
-class DenseCall:
-    """One call of a layer over rows of one length.
+class ShortPasses:
+    """The passes of one call of a layer.
 
     Args:
         layer: struct with the addresses of parameters and constants, which the call changes.
@@ -105,6 +104,7 @@ class DenseCall:
         one_step: whether there is one step, whose output is h_n alone.
     """
 
+    active: Tensor
     reserve: Tensor
     parts: _Reserve
 
@@ -124,8 +124,8 @@ class DenseCall:
         """Run the forward pass; return output unless of one step, h_n and, if there is one, c_n.
 
         Args:
-            leaves: ``Inputs.leaves`` with None for ``sizes``, contiguous and already checked, no
-                wrappers of torch.func; x of one step is ``(B, I)``.
+            leaves: ``Inputs.leaves``, contiguous and already checked, no wrappers of torch.func;
+                ``sizes`` are None for rows of one length; x of one step is ``(B, I)``.
             differentiable: whether autograd has to record the pass.
         """
         if not differentiable:
@@ -134,10 +134,10 @@ class DenseCall:
 
     def forward(self, leaves: Sequence[Any], save: bool) -> tuple[Tensor, ...]:
         """Run the forward pass without autograd."""
-        x, _, h, c, *_ = leaves
+        x, sizes, h, c, *_ = leaves
         layer, (T, B, _, units) = self.layer, self.sizes
         # held while the pass runs: calls of other sizes may drop it from the cache
-        active = _sizes(T, B)
+        self.active = active = _sizes(T, B) if sizes is None else sizes
         layer.T, layer.B, layer.sizes = T, B, active.data_ptr()
         h_n = torch.empty_like(h)
         like = x if layer.narrow else h
@@ -175,17 +175,18 @@ class DenseCall:
         update(sites, self.reserve.dtype is torch.float64)
 
 
-class _DenseLayer(torch.autograd.Function):
-    """A dense call that autograd records, used only where nothing observes operators.
+class _ShortLayer(torch.autograd.Function):
+    """A short call that autograd records, used only where nothing observes operators.
 
-    Its arguments are the leaves with None for ``sizes``, and the call.
+    Its arguments are the leaves, and the call.
     """
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:
         """Run the forward pass."""
-        x, none, h, c, *parameters, call = arguments
-        results = call.forward((x, none, h, c), True)
+        x, sizes, h, c, *parameters, call = arguments
+        results = call.forward((x, sizes, h, c), True)
+        ctx.ragged = sizes is not None
         # not the call itself, which holds the reserve longer than the backward pass needs it
         ctx.layer, ctx.options, ctx.sizes, ctx.parts = (
             call.layer,
@@ -194,9 +195,9 @@ class _DenseLayer(torch.autograd.Function):
             call.parts,
         )
         others = (call.reserve, None if call.one_step else results[0], *call.constants)
-        tensors = (x, h, c, *parameters, *others)
+        tensors = (x, call.active, h, c, *parameters, *others)
         ctx.save_for_backward(*tensors)
-        given = (x, h) if c is None else (x, h, c)
+        given = (x, call.active, h) if c is None else (x, call.active, h, c)
         made = [t for t in others if t is not None]
         ctx.forms = [*map(form, given), *call.forms, *map(form, made)]
         ctx.addresses = [t.data_ptr() for t in tensors if t is not None]
@@ -223,30 +224,29 @@ class _DenseLayer(torch.autograd.Function):
         # hooks on saved tensors may have put others in their place
         if usual or list(map(Tensor.data_ptr, held)) != ctx.addresses:
             return _usual_gradients(ctx, tensors, grads)
-        forms = (None if output is None else form(output), *ctx.forms[1:3])
+        forms = (None if output is None else form(output), *ctx.forms[2:4])
         upstream = checked_upstream(grads, forms)
-        # sizes, the second leaf, are not saved
-        wanted = [wants for k, wants in enumerate(ctx.needs_input_grad[:LEAVES]) if k != 1]
+        wanted = ctx.needs_input_grad[:LEAVES]
         found = [
             # the kernel can leave out x and the states alone
             torch.empty_like(t) if t is not None and (wants or k >= _PARAMETERS) else None
             for k, (t, wants) in enumerate(zip(tensors, wanted, strict=False))
         ]
+        if ctx.ragged and found[0] is not None:
+            # the kernel writes no gradient of padding
+            found[0].zero_()
         # another backward pass may have other gradients
         layer = CLayer.from_buffer_copy(ctx.layer)
-        # that of the forward pass may have left the cache
-        active = _sizes(*ctx.sizes[:2])
-        layer.sizes = active.data_ptr()
         absent = [None] * (_RETURNED - len(upstream))
         # no short call has a projection, whose weight is the last leaf
-        write_addresses(layer, _GRADIENTS, (*upstream, *absent, *found[:-1]))
+        x, _, *others = found[:-1]
+        write_addresses(layer, _GRADIENTS, (*upstream, *absent, x, *others))
         run("rnnorm_backward", layer)
-        x, *rest = [g if wants else None for g, wants in zip(found, wanted, strict=True)]
-        return (x, None, *rest, None)
+        return (*[g if wants else None for g, wants in zip(found, wanted, strict=True)], None)
 
 
 # Function.apply without its look for transforms of torch.func, and for what these have left behind
-_record = super(torch.autograd.Function, _DenseLayer).apply
+_record = super(torch.autograd.Function, _ShortLayer).apply
 
 
 def _usual_gradients(ctx: Any, tensors: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
@@ -254,7 +254,7 @@ def _usual_gradients(ctx: Any, tensors: Sequence[Any], grads: Sequence[Tensor | 
     (x, *leaves), (reserve, output, *constants) = tensors[:_RESERVE], tensors[_RESERVE:]
     T, B, features, _ = ctx.sizes
     others = constants or [None] * (len(Inputs._fields) - LEAVES)
-    inputs = Inputs(x.view(T, B, features), _sizes(T, B), *leaves, *others)
+    inputs = Inputs(x.view(T, B, features), *leaves, *others)
     grads = (*grads, *[None] * (len(DIFFERENTIABLE) - len(grads)))
     grad_x, *rest = PASSES.gradients(ctx, inputs, ctx.parts.results(reserve, output), grads)
     return (None if grad_x is None else grad_x.view(x.shape), *rest, None)
